@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registration of the ``turboquant`` serde type."""
+
+# First Party
+from lmcache.logging import init_logger
+from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
+from lmcache.v1.distributed.serde.base import SerdeProcessor
+from lmcache.v1.distributed.serde.factory import register_serde_factory
+from lmcache.v1.distributed.serde.turboquant.codec import (
+    TurboQuantDeserializer,
+    TurboQuantSerializer,
+)
+from lmcache.v1.distributed.serde.turboquant.config import (
+    TurboQuantSerdeConfig,
+    require_int,
+)
+
+logger = init_logger(__name__)
+
+SERDE_TYPE = "turboquant"
+
+
+def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
+    """Build the processor of an adapter's ``"serde"`` JSON.
+
+    Args:
+        kwargs: Fields of :class:`TurboQuantSerdeConfig`, and ``max_workers``
+            (threads that encode and decode, default 1).
+
+    Returns:
+        A processor that encodes and decodes on its own threads.
+
+    Raises:
+        ValueError: If a key is unknown, a value is invalid or the configured
+            device does not exist.
+    """
+    settings = dict(kwargs)
+    max_workers = require_int("max_workers", settings.pop("max_workers", 1), minimum=1)
+    config = TurboQuantSerdeConfig.from_kwargs(settings)
+    serializer = TurboQuantSerializer(config)
+    deserializer = TurboQuantDeserializer(config)
+    logger.info("TurboQuant serde: %s", config)
+    return AsyncSerdeProcessor(serializer, deserializer, max_workers=max_workers)
+
+
+register_serde_factory(SERDE_TYPE, create_turboquant_serde)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the TurboQuant tests."""
+
+# Standard
+import os
+
+os.environ["LMCACHE_TRACK_USAGE"] = "false"
+
+# Third Party
+from hypothesis import settings  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+# First Party
+from lmcache import torch_dev, torch_device_type  # noqa: E402
+
+settings.register_profile("turboquant", deadline=None, derandomize=True)
+settings.load_profile("turboquant")
+
+DEVICES = ["cpu"] + [torch_device_type] * torch_dev.is_available()
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and the host's accelerator where it has one."""
+    return torch.device(request.param)

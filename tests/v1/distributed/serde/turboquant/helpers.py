@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the TurboQuant tests share: inputs, fakes and one-call round trips."""
+
+# Standard
+from typing import cast
+
+# Third Party
+import numpy as np
+import torch
+
+# First Party
+from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.serde.turboquant import (
+    TurboQuantDeserializer,
+    TurboQuantSerdeConfig,
+    TurboQuantSerializer,
+)
+from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
+from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
+from lmcache.v1.memory_management import MemoryObj
+
+PRESET_NAMES = list(PRESETS)
+LOW_BIT_PRESET_NAMES = [
+    name for name, preset in PRESETS.items() if not preset.key_is_fp8
+]
+KV_DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+HEAD_DIMS = [64, 80, 96, 112, 128, 192, 256]
+
+POISONS = (0xA5, 0x5A)
+"""Buffers start as these bytes, so that a byte left unwritten shows."""
+
+
+class FakeMemoryObj:
+    """A memory object of which only the tensor is looked at."""
+
+    def __init__(self, tensor: torch.Tensor | None) -> None:
+        self.tensor = tensor
+
+
+def memory_obj(tensor: torch.Tensor | None) -> MemoryObj:
+    """Wrap a tensor as the serde's argument."""
+    return cast(MemoryObj, FakeMemoryObj(tensor))
+
+
+def object_key(chunk: int = 0, model: str = "turboquant-tests") -> ObjectKey:
+    """Key of the ``chunk``-th object of a model."""
+    return ObjectKey(
+        chunk_hash=ObjectKey.IntHash2Bytes(chunk), model_name=model, kv_rank=0
+    )
+
+
+def unskipped(preset: str, head_dim: int = 128, **settings: object):
+    """Configuration in which every layer is compressed, unless told otherwise."""
+    settings = {"skip_first_layers": 0, "skip_last_layers": 0} | settings
+    return TurboQuantSerdeConfig(
+        preset=preset,
+        head_dim=head_dim,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def slot_of(preset: str, head_dim: int = 128) -> SlotLayout:
+    """Slot layout of a preset."""
+    return SlotLayout(preset=PRESETS[preset], head_dim=head_dim)
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Standard normal float32 numbers from NumPy's frozen legacy stream."""
+    numbers = np.random.RandomState(seed).standard_normal(shape)
+    return torch.from_numpy(numbers.astype(np.float32))
+
+
+def encode(
+    tensor: torch.Tensor, config: TurboQuantSerdeConfig, poison: int = POISONS[0]
+) -> torch.Tensor:
+    """Serialize ``tensor`` into a poisoned buffer of exactly the right size."""
+    layout = PayloadLayout.for_tensor(tensor.shape, tensor.dtype, config)
+    payload = torch.full(
+        (layout.payload_bytes,), poison, dtype=torch.uint8, device=tensor.device
+    )
+    written = TurboQuantSerializer(config).serialize(
+        memory_obj(tensor), memory_obj(payload), object_key()
+    )
+    assert written == layout.payload_bytes
+    return payload
+
+
+def decode(
+    payload: torch.Tensor, like: torch.Tensor, config: TurboQuantSerdeConfig
+) -> torch.Tensor:
+    """Deserialize into a tensor of ``like``'s shape and dtype, full of NaN."""
+    restored = torch.full_like(like, float("nan"), device=payload.device)
+    TurboQuantDeserializer(config).deserialize(
+        memory_obj(payload), memory_obj(restored), object_key()
+    )
+    return restored
+
+
+def relative_error(original: torch.Tensor, restored: torch.Tensor) -> float:
+    """Return ``|x - y|^2 / |x|^2`` over all elements, in float64."""
+    exact = original.double()
+    return float((restored.double() - exact).square().sum() / exact.square().sum())

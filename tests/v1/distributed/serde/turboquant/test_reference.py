@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The specification against theory: packing, rotation, distortion, determinism."""
+
+# Standard
+from itertools import product
+
+# Third Party
+from scipy import integrate, linalg, special
+import numpy as np
+import pytest
+import torch
+
+# First Party
+from lmcache.v1.distributed.serde.turboquant import reference, tables
+from lmcache.v1.distributed.serde.turboquant.slot import Preset, SlotLayout
+from tests.v1.distributed.serde.turboquant.helpers import (
+    HEAD_DIMS,
+    LOW_BIT_PRESET_NAMES,
+    gaussian,
+    relative_error,
+    slot_of,
+)
+
+ROWS = 20_000
+FLOAT32_ROUNDING = 2.0**-24
+
+
+def low_bit_slot(bits: int, head_dim: int = 128) -> SlotLayout:
+    """Slot of ``bits`` a key and a value dimension."""
+    return SlotLayout(preset=Preset(key_bits=bits, value_bits=bits), head_dim=head_dim)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_pack_matches_numpy_packbits(bits: int) -> None:
+    indices = np.random.RandomState(bits).randint(0, 2**bits, (50, 64))
+    planes = (indices[..., None] >> np.arange(bits)) & 1
+    expected = np.packbits(planes.reshape(50, -1), axis=-1, bitorder="little")
+    packed = reference.pack(torch.from_numpy(indices), bits)
+    assert np.array_equal(packed.numpy(), expected)
+    assert torch.equal(reference.unpack(packed, bits), torch.from_numpy(indices))
+
+
+def test_pack_puts_even_dimensions_in_low_nibbles() -> None:
+    for low, high in product(range(16), repeat=2):
+        pair = torch.tensor([low, high, 0, 0, 0, 0, 0, 0])
+        assert reference.pack(pair, 4).tolist() == [low | high << 4, 0, 0, 0]
+
+
+def test_pack_makes_24_bit_little_endian_words_of_3_bit_indices() -> None:
+    indices = torch.tensor([1, 2, 3, 4, 5, 6, 7, 0])
+    word = sum(int(index) << 3 * place for place, index in enumerate(indices))
+    assert bytes(reference.pack(indices, 3).tolist()) == word.to_bytes(3, "little")
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_rotation_is_orthonormal_and_undone(head_dim: int) -> None:
+    identity = torch.eye(head_dim)
+    matrix = reference.rotate(identity, layer=3)
+    tolerance = 8 * FLOAT32_ROUNDING
+    assert torch.allclose(matrix @ matrix.T, identity, atol=tolerance * 4)
+    restored = reference.unrotate(matrix, layer=3)
+    assert torch.allclose(restored, identity, atol=tolerance)
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 128, 256])
+def test_rotation_is_the_signed_sylvester_hadamard(head_dim: int) -> None:
+    signs = tables.rotation_signs(head_dim, 5).numpy()
+    expected = signs[:, None] * linalg.hadamard(head_dim) / np.sqrt(head_dim)
+    matrix = reference.rotate(torch.eye(head_dim), layer=5).numpy()
+    assert np.allclose(matrix, expected, rtol=4 * FLOAT32_ROUNDING, atol=0)
+
+
+@pytest.mark.parametrize("head_dim", [80, 96, 112, 192])
+def test_rotation_leaves_no_coordinate_unmixed(head_dim: int) -> None:
+    matrix = reference.rotate(torch.eye(head_dim), layer=0).abs()
+    flat = head_dim**-0.5
+    assert matrix.max() < 2 * flat
+    assert (matrix < flat / 100).double().mean() < 0.01
+
+
+def test_rotation_differs_between_layers() -> None:
+    rows = gaussian(4, 128)
+    assert not torch.equal(reference.rotate(rows, 0), reference.rotate(rows, 1))
+
+
+def sphere_distortion(head_dim: int, bits: int) -> float:
+    """Distortion of the codebook on a uniform unit vector, by quadrature.
+
+    A coordinate t has density proportional to (1 - t^2)^((d - 3) / 2).
+    """
+    codebook = tables.centroids(head_dim, bits).double().numpy()
+    inner = tables.boundaries(head_dim, bits).double().numpy()
+    edges = np.r_[-1.0, inner, 1.0]
+    area = special.beta(0.5, (head_dim - 1) / 2)
+
+    def cell_error(t: float, centroid: float) -> float:
+        return (t - centroid) ** 2 * (1 - t * t) ** ((head_dim - 3) / 2) / area
+
+    cells = zip(edges[:-1], edges[1:], codebook, strict=True)
+    return head_dim * sum(
+        integrate.quad(cell_error, low, high, args=(centroid,), epsabs=1e-12)[0]
+        for low, high, centroid in cells
+    )
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_key_distortion_is_that_of_theory(head_dim: int, bits: int) -> None:
+    slot = low_bit_slot(bits, head_dim)
+    keys = gaussian(ROWS, head_dim, seed=bits)
+    encoded = reference.encode_keys(keys, slot, layer=1)
+    indices = reference.unpack(encoded[:, : slot.key_index_bytes], bits)
+    directions = tables.centroids(head_dim, bits)[indices]
+    units = reference.rotate(keys / keys.norm(dim=1, keepdim=True), layer=1)
+    distortion = (units - directions).square().sum(dim=1).double().mean()
+    assert distortion == pytest.approx(sphere_distortion(head_dim, bits), rel=0.01)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_norm_correction_keeps_distortion_and_norms(bits: int) -> None:
+    slot = low_bit_slot(bits)
+    keys = 7 * gaussian(ROWS, 128, seed=bits)
+    slots = reference.encode_keys(keys, slot, layer=0)
+    restored = reference.decode_keys(slots, slot, layer=0)
+    theory = sphere_distortion(128, bits)
+    assert relative_error(keys, restored) == pytest.approx(theory, rel=0.03)
+    norm_ratio = restored.norm(dim=1) / keys.norm(dim=1)
+    assert (norm_ratio - 1).abs().max() < 2.0**-11 + 1e-6
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_value_distortion_is_that_of_uniform_levels(head_dim: int, bits: int) -> None:
+    slot = low_bit_slot(bits, head_dim)
+    values = gaussian(ROWS, head_dim, seed=bits)
+    encoded = reference.encode_values(values, slot)
+    slots = torch.cat([torch.zeros(ROWS, slot.value_offset).byte(), encoded], dim=1)
+    restored = reference.decode_values(slots, slot)
+    steps = (values.amax(1) - values.amin(1)).double() / (2**bits - 1)
+    interior = (head_dim - 2) / head_dim  # the extremes are levels themselves
+    theory = steps.square().mean() / 12 * interior
+    error = (values - restored).double().square().mean()
+    assert error == pytest.approx(theory.item(), rel=0.02)
+
+
+@pytest.mark.parametrize("preset", LOW_BIT_PRESET_NAMES)
+def test_rotation_protects_outlier_channels(preset: str) -> None:
+    keys = gaussian(ROWS, 128)
+    keys[:, [3, 17, 64, 100]] *= 20
+    slot = slot_of(preset)
+    slots = reference.encode_keys(keys, slot, layer=2)
+    restored = reference.decode_keys(slots, slot, layer=2)
+    theory = sphere_distortion(128, slot.preset.key_bits)
+    assert relative_error(keys, restored) == pytest.approx(theory, rel=0.15)
+
+
+def test_fp8_keys_round_to_nearest_and_saturate() -> None:
+    slot = slot_of("turboquant_k8v4", head_dim=8)
+    keys = torch.tensor([[0.0, 1.0, 1.0625, 1.1875, 448.0, 500.0, -1e5, 2.0**-10]])
+    encoded = reference.encode_keys(keys, slot, layer=0)
+    restored = reference.decode_keys(encoded, slot, layer=0)
+    assert restored.tolist() == [[0, 1, 1, 1.25, 448, 448, -448, 0]]
+
+
+@pytest.mark.parametrize("preset", LOW_BIT_PRESET_NAMES)
+def test_zero_rows_are_exact(preset: str) -> None:
+    slot = slot_of(preset)
+    zeros = torch.zeros(3, 128)
+    keys = reference.encode_keys(zeros, slot, layer=0)
+    slots = torch.cat([keys, reference.encode_values(zeros, slot)], dim=1)
+    assert torch.equal(reference.decode_keys(slots, slot, layer=0), zeros)
+    assert torch.equal(reference.decode_values(slots, slot), zeros)
+
+
+@pytest.mark.parametrize("preset", LOW_BIT_PRESET_NAMES)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+def test_a_non_finite_number_stays_in_its_row(preset: str, poison: float) -> None:
+    slot = slot_of(preset)
+    clean = gaussian(5, 128)
+    dirty = clean.clone()
+    dirty[2, 7] = poison
+    others = [0, 1, 3, 4]
+
+    def slots(rows: torch.Tensor) -> torch.Tensor:
+        values = reference.encode_values(rows, slot)
+        return torch.cat([reference.encode_keys(rows, slot, layer=0), values], dim=1)
+
+    assert torch.equal(slots(dirty)[others], slots(clean)[others])
+    restored = reference.decode_keys(slots(dirty), slot, layer=0)
+    assert not restored[2].isfinite().any()
+    assert not reference.decode_values(slots(dirty), slot)[2].isfinite().all()
+
+
+def test_row_norms_are_a_tree_of_float32_sums() -> None:
+    rows = gaussian(64, 192)
+    exact = rows.double().norm(dim=1, keepdim=True)
+    depth = 10  # additions on the longest path, and the root
+    error = (reference.row_norms(rows).double() - exact).abs() / exact
+    assert error.max() < depth * FLOAT32_ROUNDING
