@@ -35,7 +35,12 @@ class TurboQuantSerializer(Serializer):
         self._config = config
         self._device = parse_device(config.cuda_device)
 
-    def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
+    def serialize(
+        self,
+        src: MemoryObj,
+        dst: MemoryObj,
+        key: ObjectKey,
+    ) -> int:
         """Write the payload of ``src`` to the start of ``dst``.
 
         The payload is complete when this returns. The same tensor gives the
@@ -67,7 +72,10 @@ class TurboQuantSerializer(Serializer):
         finish_work(device)
         return layout.payload_bytes
 
-    def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
+    def estimate_serialized_size(
+        self,
+        layout_desc: MemoryLayoutDesc,
+    ) -> int:
         """Return the exact payload size, from the layout alone.
 
         Args:
@@ -99,7 +107,12 @@ class TurboQuantDeserializer(Deserializer):
         self._config = config
         self._device = parse_device(config.cuda_device)
 
-    def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
+    def deserialize(
+        self,
+        src: MemoryObj,
+        dst: MemoryObj,
+        key: ObjectKey,
+    ) -> None:
         """Restore the payload at the start of ``src`` into ``dst``.
 
         The tensor is complete when this returns.

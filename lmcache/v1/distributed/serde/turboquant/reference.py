@@ -134,7 +134,9 @@ def encode_values(values: torch.Tensor, slot: SlotLayout) -> torch.Tensor:
     zeros = values.amin(dim=-1, keepdim=True)
     spans = values.amax(dim=-1, keepdim=True) - zeros
     top_level = 2**bits - 1
-    scales = (spans / top_level).clamp(min=SMALLEST_VALUE_SCALE)
+    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
+    scales = spans / torch.full_like(spans, top_level)
+    scales = scales.clamp(min=SMALLEST_VALUE_SCALE)
     levels = ((values - zeros) / scales + 0.5).floor().nan_to_num(nan=0)
     packed = pack(levels.clamp(0, top_level).long(), bits)
     return torch.cat([packed, _fp16_bytes(scales), _fp16_bytes(zeros)], dim=-1)
@@ -196,7 +198,9 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
     total = sums[..., :1]
     for column in range(1, sums.shape[-1]):
         total = total + sums[..., column : column + 1]
-    return total.sqrt()
+    # torch's float32 square root is not correctly rounded on every CPU. Rounding
+    # the float64 root is, as float64 has more than twice the digits.
+    return total.double().sqrt().float()
 
 
 def pack(indices: torch.Tensor, bits: int) -> torch.Tensor:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Payloads exchanged with the codec of the pristine LMCache 0.5.6."""
