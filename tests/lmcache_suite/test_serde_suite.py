@@ -9,17 +9,14 @@ import shutil
 import subprocess
 import sys
 
-# Third Party
+# First Party
+from lmcache import torch_dev
 from patchset.fetch import fetch_sdist, unpack_sdist
 from patchset.release import load_release
 
-# First Party
-from lmcache import torch_dev
-
 SUITE = "tests/v1/distributed/serde"
 TESTS_WITHOUT_ACCELERATOR = 79
-TESTS_IN_ALL = 93
-NEEDS_ACCELERATOR = ("Requires torch_device_type", "Requires available")
+NEEDS_ACCELERATOR = ("Requires torch_device_type", "Requires available cpu runtime")
 
 
 def run_suite(folder: Path) -> ElementTree.Element:
@@ -44,11 +41,12 @@ def run_suite(folder: Path) -> ElementTree.Element:
 
 def test_lmcaches_serde_suite_passes(tmp_path: Path) -> None:
     report = run_suite(tmp_path)
-    cases = list(report.iter("testcase"))
-    skips = [skip.attrib["message"] for skip in report.iter("skipped")]
+    skips = [skip.attrib["message"] + str(skip.text) for skip in report.iter("skipped")]
+    num_passed = len(list(report.iter("testcase"))) - len(skips)
     if torch_dev.is_available():
         assert not skips
-        assert len(cases) == TESTS_IN_ALL
+        assert num_passed > TESTS_WITHOUT_ACCELERATOR
     else:
-        assert len(cases) - len(skips) == TESTS_WITHOUT_ACCELERATOR
-        assert all(reason.startswith(NEEDS_ACCELERATOR) for reason in skips), skips
+        assert num_passed == TESTS_WITHOUT_ACCELERATOR
+        for skip in skips:
+            assert any(reason in skip for reason in NEEDS_ACCELERATOR), skip

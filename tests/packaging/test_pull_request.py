@@ -193,7 +193,7 @@ def test_branch_passes_lmcaches_hooks(branch_checkout: Path) -> None:
 
 def test_hooks_find_what_is_wrong(checkout: Path) -> None:
     file = f"{SUBPACKAGE}/bad.py"
-    text = "import os, torch\nx: int = 'torch.cuda'\n# te{}\n".format("h")
+    text = "import os, torch\nx: int = 'torch.cuda'\n# t{}\n".format("eh")
     (checkout / file).write_text(text, "utf-8")
     git(checkout, "add", "--all")
     git(checkout, *identity("Me"), "commit", "--quiet", "--message=Bad")
