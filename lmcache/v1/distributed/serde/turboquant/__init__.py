@@ -13,8 +13,10 @@ from lmcache.v1.distributed.serde.turboquant.codec import (
 )
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.factory import create_turboquant_serde
+from lmcache.v1.distributed.serde.turboquant.standalone import TurboQuantCodec
 
 __all__ = [
+    "TurboQuantCodec",
     "TurboQuantDeserializer",
     "TurboQuantSerdeConfig",
     "TurboQuantSerializer",

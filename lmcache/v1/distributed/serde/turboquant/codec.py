@@ -5,35 +5,54 @@
 import torch
 
 # First Party
+from lmcache.logging import init_logger
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.base import Deserializer, Serializer
-from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.device import (
+    available_cores,
     finish_work,
     parse_device,
     working_device,
 )
-from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layout_of
+from lmcache.v1.distributed.serde.turboquant.frame import (
+    Container,
+    container_of,
+    require_size,
+)
+from lmcache.v1.distributed.serde.turboquant.header import fingerprint
+from lmcache.v1.distributed.serde.turboquant.memory import (
+    byte_buffer,
+    describe,
+    stored_tensors,
+)
+from lmcache.v1.distributed.serde.turboquant.payload import (
+    read_payload,
+    write_payload,
+)
 from lmcache.v1.memory_management import MemoryObj
+
+logger = init_logger(__name__)
 
 
 class TurboQuantSerializer(Serializer):
     """Compress KV tensors into byte buffers.
 
-    Thread-safe: an instance keeps no state between calls.
+    Thread-safe: an instance keeps nothing between calls but what it has warned of.
 
     Args:
         config: What to do with the tensors.
 
     Raises:
-        ValueError: If the preset or the device of ``config`` does not exist.
+        ValueError: If a preset or the device of ``config`` does not exist.
     """
 
     def __init__(self, config: TurboQuantSerdeConfig) -> None:
-        _ = config.slot
+        config.require_presets()
         self._config = config
         self._device = parse_device(config.cuda_device)
+        self._threads = config.cpu_threads or available_cores()
+        self._has_warned = False
 
     def serialize(
         self,
@@ -43,15 +62,15 @@ class TurboQuantSerializer(Serializer):
     ) -> int:
         """Write the payload of ``src`` to the start of ``dst``.
 
-        The payload is complete when this returns. The same tensor gives the
-        same bytes, whatever device, thread or batch it is encoded in.
+        The payload is complete when this returns. The same tensors and key give
+        the same bytes, whatever thread or batch they are encoded in. A GPU's
+        differ from the CPU's where a number lies next to a boundary of two codes.
 
         Args:
-            src: Object holding a KV tensor
-                ``[2, layers, tokens, heads * head_dim]``.
+            src: Object holding the KV tensors that the configuration describes.
             dst: Object holding a uint8 buffer of at least
                 ``estimate_serialized_size`` bytes.
-            key: Key of the object; the payload does not depend on it.
+            key: Key of the object; a frame is bound to it.
 
         Returns:
             Bytes written: exactly the estimate.
@@ -61,16 +80,24 @@ class TurboQuantSerializer(Serializer):
                 configuration describes, ``dst`` is too small, or the two are on
                 different accelerators.
         """
-        tensor = _tensor_of(src, "source")
-        layout = PayloadLayout.for_tensor(tensor.shape, tensor.dtype, self._config)
-        payload = _payload_of(dst, layout, "destination")
-        device = working_device(self._device, tensor, payload)
-        work = payload if payload.device == device else _empty_like(payload, device)
-        reference.encode(tensor.to(device), work, layout)
-        if work is not payload:
-            payload.copy_(work)
+        container = container_of(describe(src, "source"), self._config)
+        buffer = byte_buffer(dst, "destination")
+        require_size(buffer, container.total_bytes, "destination")
+        buffer = buffer[: container.total_bytes]
+        tensors = stored_tensors(src, "source")
+        device = working_device(self._device, buffer, *(x.data for x in tensors))
+        work = buffer
+        if buffer.device != device:
+            work = torch.empty_like(buffer, device=device)
+        parts = zip(tensors, container.layouts, container.spans, strict=True)
+        for tensor, layout, span in parts:
+            write_payload(tensor.read().to(device), work[span], layout, self._threads)
+        container.seal(work, fingerprint(key))
+        if work is not buffer:
+            buffer.copy_(work)
         finish_work(device)
-        return layout.payload_bytes
+        self._warn_once_of_no_effect(container)
+        return container.total_bytes
 
     def estimate_serialized_size(
         self,
@@ -79,15 +106,26 @@ class TurboQuantSerializer(Serializer):
         """Return the exact payload size, from the layout alone.
 
         Args:
-            layout_desc: Shape and dtype of the KV tensor.
+            layout_desc: Shapes and dtypes of the KV tensors.
 
         Returns:
             Size in bytes.
 
         Raises:
-            ValueError: If :meth:`serialize` would refuse such a tensor.
+            ValueError: If :meth:`serialize` would refuse such tensors.
         """
-        return layout_of(layout_desc, self._config).payload_bytes
+        return container_of(layout_desc, self._config).total_bytes
+
+    def _warn_once_of_no_effect(self, container: Container) -> None:
+        """Say that an object was stored without any compression, the first time."""
+        if self._has_warned or any(layout.quantises for layout in container.layouts):
+            return
+        self._has_warned = True
+        logger.warning(
+            "TurboQuant stores an object of %s without compression: its tensors are "
+            "opaque, or have no more layers than are skipped",
+            [tuple(layout.shape) for layout in container.layouts],
+        )
 
 
 class TurboQuantDeserializer(Deserializer):
@@ -99,13 +137,14 @@ class TurboQuantDeserializer(Deserializer):
         config: What the tensors were compressed with.
 
     Raises:
-        ValueError: If the preset or the device of ``config`` does not exist.
+        ValueError: If a preset or the device of ``config`` does not exist.
     """
 
     def __init__(self, config: TurboQuantSerdeConfig) -> None:
-        _ = config.slot
+        config.require_presets()
         self._config = config
         self._device = parse_device(config.cuda_device)
+        self._threads = config.cpu_threads or available_cores()
 
     def deserialize(
         self,
@@ -115,56 +154,30 @@ class TurboQuantDeserializer(Deserializer):
     ) -> None:
         """Restore the payload at the start of ``src`` into ``dst``.
 
-        The tensor is complete when this returns.
+        The tensors are complete when this returns. A framed payload is checked
+        before ``dst`` is touched.
 
         Args:
             src: Object holding a uint8 buffer that starts with the payload.
-            dst: Object holding a KV tensor
-                ``[2, layers, tokens, heads * head_dim]``.
-            key: Key of the object; unused.
+            dst: Object holding the KV tensors that the configuration describes.
+            key: Key of the object, which a frame must be bound to.
 
         Raises:
             ValueError: If either object has no tensor, ``dst`` is not what the
-                configuration describes, ``src`` is too small for it, or the two
-                are on different accelerators.
+                configuration describes, the two are on different accelerators, or
+                ``src`` is too small, corrupt or the payload of something else.
         """
-        tensor = _tensor_of(dst, "destination")
-        layout = PayloadLayout.for_tensor(tensor.shape, tensor.dtype, self._config)
-        payload = _payload_of(src, layout, "source")
-        device = working_device(self._device, tensor, payload)
-        work = tensor if tensor.device == device else _empty_like(tensor, device)
-        reference.decode(payload.to(device), work, layout)
-        if work is not tensor:
-            tensor.copy_(work)
+        container = container_of(describe(dst, "destination"), self._config)
+        buffer = byte_buffer(src, "source")
+        tensors = stored_tensors(dst, "destination")
+        device = working_device(self._device, buffer, *(x.data for x in tensors))
+        work = buffer[: container.total_bytes].to(device)
+        container.verify(work, fingerprint(key))
+        parts = zip(tensors, container.layouts, container.spans, strict=True)
+        for stored, layout, span in parts:
+            in_place = stored.is_aligned and stored.data.device == device
+            tensor = stored.read() if in_place else stored.empty(device)
+            read_payload(work[span], tensor, layout, self._threads)
+            if not in_place:
+                stored.write(tensor)
         finish_work(device)
-
-
-def _tensor_of(memory_obj: MemoryObj, role: str) -> torch.Tensor:
-    """Return the object's tensor; ``role`` names the object in messages."""
-    tensor = memory_obj.tensor
-    if tensor is None:
-        raise ValueError(f"TurboQuant {role} holds no tensor")
-    return tensor
-
-
-def _payload_of(
-    memory_obj: MemoryObj, layout: PayloadLayout, role: str
-) -> torch.Tensor:
-    """Return the bytes of the object's buffer that the payload takes."""
-    buffer = _tensor_of(memory_obj, role)
-    if buffer.dtype != torch.uint8 or not buffer.is_contiguous():
-        raise ValueError(
-            f"TurboQuant {role} must be a contiguous torch.uint8 buffer, got "
-            f"{buffer.dtype} of strides {buffer.stride()}"
-        )
-    if buffer.numel() < layout.payload_bytes:
-        raise ValueError(
-            f"TurboQuant {role} buffer too small: a KV tensor {layout.shape} needs "
-            f"{layout.payload_bytes} bytes, got {buffer.numel()}"
-        )
-    return buffer.view(-1)[: layout.payload_bytes]
-
-
-def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return an uninitialised tensor of the same shape and dtype on ``device``."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)

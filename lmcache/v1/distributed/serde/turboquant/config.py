@@ -4,15 +4,18 @@
 # Standard
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import cached_property
 import re
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.settings import (
+    did_you_mean,
+    reject_unknown_keys,
+    require_head_dim,
+    require_int,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import (
     DEFAULT_PRESET,
-    INDICES_PER_PACK,
-    MAX_HEAD_DIM,
     PRESETS,
     Preset,
     SlotLayout,
@@ -21,22 +24,34 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
 _DEVICE_NAME = re.compile(r"(\d+|[a-z]+(:\d+)?)?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TurboQuantSerdeConfig:
-    """What the TurboQuant serde does with a KV tensor.
+KV_LAYOUTS = {
+    "auto": "a split or an opaque tensor",
+    "split": "[2, layers, tokens, heads * head_dim]",
+    "fused": "[1, layers, tokens, heads * 2 * head_dim], K then V of each head",
+    "fused_planes": "[1, layers, tokens, 2 * heads * head_dim], all K, then all V",
+    "diff": "[1, layers, tokens, heads * (head_dim + value_head_dim)]",
+    "latent": "[1, layers, tokens, head_dim + value_head_dim], keys only",
+    "components": "[1, 2 * layers, tokens, heads * head_dim], K and V in turn",
+    "opaque": "anything",
+}
+"""Shapes by ``kv_layout``. A leading 1 may be absent."""
 
-    The preset's name is resolved when a serde is made from the configuration
-    or one of the derived properties is read; everything else is checked here.
+TWO_WIDTHS = ("diff", "latent")
+"""Layouts of vectors of two widths, ``head_dim`` and ``value_head_dim``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRule:
+    """What one tensor means and how it is quantised.
 
     Attributes:
         preset: Name of the bit widths, one of ``slot.PRESETS``.
-        head_dim: Dimensions of one head vector.
-        block_size: Tokens a block of the compressed layout; the last block
-            is padded with zero bytes.
+        head_dim: Dimensions of a key of one head.
+        value_head_dim: Dimensions of a value of one head, where they differ
+            (``diff``), or of a latent's second part (``latent``); 0: like keys.
+        kv_layout: Where keys and values are, one of ``KV_LAYOUTS``.
         skip_first_layers: Leading layers stored raw, bit for bit.
         skip_last_layers: Trailing layers stored raw, bit for bit.
-        cuda_device: Accelerator that works on host tensors: ``"1"``,
-            ``"cuda"`` or ``"cuda:1"``; empty leaves the choice to the serde.
 
     Raises:
         ValueError: If a field has the wrong type or is out of range.
@@ -44,47 +59,28 @@ class TurboQuantSerdeConfig:
 
     preset: str = DEFAULT_PRESET
     head_dim: int = 128
-    block_size: int = 16
+    value_head_dim: int = 0
+    kv_layout: str = "auto"
     skip_first_layers: int = 2
     skip_last_layers: int = 2
-    cuda_device: str = ""
 
     def __post_init__(self) -> None:
-        require_int("head_dim", self.head_dim, minimum=1)
-        require_int("block_size", self.block_size, minimum=1)
+        require_head_dim("head_dim", self.head_dim, minimum=1)
+        require_head_dim("value_head_dim", self.value_head_dim, minimum=0)
         require_int("skip_first_layers", self.skip_first_layers, minimum=0)
         require_int("skip_last_layers", self.skip_last_layers, minimum=0)
-        if self.head_dim % INDICES_PER_PACK or self.head_dim > MAX_HEAD_DIM:
-            raise ValueError(
-                f"TurboQuant head_dim must be a multiple of {INDICES_PER_PACK} "
-                f"up to {MAX_HEAD_DIM}, got {self.head_dim}"
-            )
         if not isinstance(self.preset, str):
             raise ValueError(f"TurboQuant preset must be a name, got {self.preset!r}")
-        device_is_text = isinstance(self.cuda_device, str)
-        if not device_is_text or not _DEVICE_NAME.fullmatch(self.cuda_device):
+        if self.kv_layout not in KV_LAYOUTS:
             raise ValueError(
-                "TurboQuant cuda_device must look like '1', 'cuda' or 'cuda:1', "
-                f"got {self.cuda_device!r}"
+                f"TurboQuant kv_layout must be one of {', '.join(KV_LAYOUTS)}, got "
+                f"{self.kv_layout!r}{did_you_mean(self.kv_layout, list(KV_LAYOUTS))}"
             )
-
-    @classmethod
-    def from_kwargs(cls, kwargs: Mapping[str, object]) -> "TurboQuantSerdeConfig":
-        """Build a configuration from the keys of an adapter's serde JSON.
-
-        Args:
-            kwargs: Field names and values; absent fields take their defaults.
-
-        Returns:
-            The configuration, its preset resolved.
-
-        Raises:
-            ValueError: If a key is unknown or a value is invalid.
-        """
-        reject_unknown_keys(kwargs, [field.name for field in fields(cls)])
-        config = cls(**kwargs)  # type: ignore[arg-type]
-        _ = config.slot
-        return config
+        if self.value_head_dim and self.kv_layout not in TWO_WIDTHS:
+            raise ValueError(
+                f"TurboQuant value_head_dim belongs to kv_layout "
+                f"{' or '.join(TWO_WIDTHS)}, got kv_layout {self.kv_layout!r}"
+            )
 
     @cached_property
     def preset_bits(self) -> Preset:
@@ -100,10 +96,84 @@ class TurboQuantSerdeConfig:
             )
         return PRESETS[self.preset]
 
+
+@dataclass(frozen=True, kw_only=True)
+class TurboQuantSerdeConfig(TensorRule):
+    """What the TurboQuant serde does with memory objects.
+
+    The preset's name is resolved when a serde is made from the configuration
+    or one of the derived properties is read; everything else is checked here.
+
+    Attributes:
+        groups: A rule for each tensor of an object, in order. Empty: the
+            configuration itself is the rule of every tensor.
+        framed: Whether payloads carry a header that describes them and a
+            checksum. The bare layout is that of LMCache 0.5.6.
+        block_size: Tokens a block of the bare layout; the last block is padded
+            with zero bytes. A framed payload has no padding.
+        cuda_device: Accelerator that works on host tensors: ``"1"``,
+            ``"cuda"`` or ``"cuda:1"``; empty leaves the choice to the serde.
+        cpu_threads: Threads of one operation on the CPU; 0: as many as there
+            are cores, shared among the serde's workers.
+
+    Raises:
+        ValueError: If a field has the wrong type or is out of range.
+    """
+
+    groups: tuple[TensorRule, ...] = ()
+    framed: bool = False
+    block_size: int = 16
+    cuda_device: str = ""
+    cpu_threads: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("cpu_threads", self.cpu_threads, minimum=0)
+        require_int("block_size", self.block_size, minimum=1)
+        if not isinstance(self.framed, bool):
+            raise ValueError(
+                f"TurboQuant framed must be true or false, got {self.framed!r}"
+            )
+        device_is_text = isinstance(self.cuda_device, str)
+        if not device_is_text or not _DEVICE_NAME.fullmatch(self.cuda_device):
+            raise ValueError(
+                "TurboQuant cuda_device must look like '1', 'cuda' or 'cuda:1', "
+                f"got {self.cuda_device!r}"
+            )
+
+    @classmethod
+    def from_kwargs(cls, kwargs: Mapping[str, object]) -> "TurboQuantSerdeConfig":
+        """Build a configuration from the keys of an adapter's serde JSON.
+
+        Args:
+            kwargs: Field names and values; absent fields take their defaults.
+                ``groups`` is a list of objects with the fields of
+                :class:`TensorRule`, which default to the outer ones.
+
+        Returns:
+            The configuration, its presets resolved.
+
+        Raises:
+            ValueError: If a key is unknown or a value is invalid.
+        """
+        reject_unknown_keys(kwargs, [field.name for field in fields(cls)])
+        settings = dict(kwargs)
+        settings["groups"] = _group_rules(settings.pop("groups", []), settings)
+        config = cls(**settings)  # type: ignore[arg-type]
+        config.require_presets()
+        return config
+
+    def require_presets(self) -> None:
+        """Raise ValueError unless every preset that is named exists."""
+        for rule in (self, *self.groups):
+            _ = rule.preset_bits
+
     @cached_property
     def slot(self) -> SlotLayout:
-        """Byte layout of one slot; raises ValueError like ``preset_bits``."""
-        return SlotLayout(preset=self.preset_bits, head_dim=self.head_dim)
+        """Slot of equally wide keys and values; raises like ``preset_bits``."""
+        return SlotLayout.for_preset(
+            self.preset_bits, self.head_dim, self.head_dim, keys_only=False
+        )
 
     # The names below are LMCache's: its tests and users read them.
 
@@ -135,12 +205,12 @@ class TurboQuantSerdeConfig:
     @property
     def key_packed_size(self) -> int:
         """Bytes of a key in a slot."""
-        return self.slot.key_bytes
+        return self.slot.key.num_bytes
 
     @property
     def value_packed_size(self) -> int:
         """Bytes of a value in a slot."""
-        return self.slot.value_bytes
+        return self.slot.used_bytes - self.slot.value_offset
 
     @property
     def slot_size(self) -> int:
@@ -153,46 +223,15 @@ class TurboQuantSerdeConfig:
         return self.slot.slot_bytes
 
 
-def require_int(name: str, value: object, *, minimum: int) -> int:
-    """Check that a setting is an integer of at least ``minimum``.
-
-    Args:
-        name: The setting's name, for the message.
-        value: What was given; ``bool`` does not count as an integer.
-        minimum: Smallest value allowed.
-
-    Returns:
-        ``value``.
-
-    Raises:
-        ValueError: If ``value`` is anything else.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+def _group_rules(groups: object, outer: Mapping[str, object]) -> tuple[TensorRule, ...]:
+    """Build the rules of ``groups``; absent fields take the outer settings."""
+    known = [field.name for field in fields(TensorRule)]
+    inherited = {key: value for key, value in outer.items() if key in known}
+    if not isinstance(groups, list) or not all(isinstance(x, dict) for x in groups):
         raise ValueError(
-            f"TurboQuant {name} must be an integer >= {minimum}, got {value!r}"
+            "TurboQuant groups must be a list with an object for each tensor, got "
+            f"{groups!r}"
         )
-    return value
-
-
-def reject_unknown_keys(kwargs: Mapping[str, object], known: list[str]) -> None:
-    """Check that every key of a serde JSON is one that the serde reads.
-
-    Args:
-        kwargs: The keys given.
-        known: The keys that exist.
-
-    Raises:
-        ValueError: If a key is unknown; the message suggests the nearest.
-    """
-    for key in kwargs:
-        if key not in known:
-            raise ValueError(
-                f"Unknown TurboQuant setting {key!r}, expected one of "
-                f"{', '.join(known)}{did_you_mean(key, known)}"
-            )
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""``."""
-    nearest = get_close_matches(name, known, n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""
+    for group in groups:
+        reject_unknown_keys(group, known)
+    return tuple(TensorRule(**(inherited | group)) for group in groups)

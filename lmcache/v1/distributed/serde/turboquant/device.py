@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which device works on an operation's tensors."""
 
+# Standard
+import os
+
 # Third Party
 import torch
 
@@ -25,19 +28,19 @@ def parse_device(name: str) -> torch.device | None:
     """
     if not name:
         return None
-    device = torch.device(f"{torch_device_type}:{name}" if name.isdigit() else name)
-    if device.type != torch_device_type or not torch_dev.is_available():
+    kind, _, number = name.rpartition(":") if name[-1].isdigit() else (name, "", "")
+    if kind not in ("", torch_device_type) or not torch_dev.is_available():
         raise ValueError(
             f"TurboQuant cuda_device {name!r} is not available, the host's "
             f"accelerators: {_accelerators()}"
         )
-    index = torch_dev.current_device() if device.index is None else device.index
+    index = int(number) if number else torch_dev.current_device()
     if index >= torch_dev.device_count():
         raise ValueError(
             f"TurboQuant cuda_device {name!r} is not one of the host's accelerators: "
             f"{_accelerators()}"
         )
-    return torch.device(device.type, index)
+    return torch.device(torch_device_type, index)
 
 
 def working_device(
@@ -72,6 +75,13 @@ def working_device(
             )
         return device
     return configured or CPU
+
+
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def finish_work(device: torch.device) -> None:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of the ``turboquant`` serde type."""
 
+# Standard
+from dataclasses import replace
+
 # First Party
 from lmcache.logging import init_logger
 from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
@@ -10,10 +13,9 @@ from lmcache.v1.distributed.serde.turboquant.codec import (
     TurboQuantDeserializer,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.config import (
-    TurboQuantSerdeConfig,
-    require_int,
-)
+from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.device import available_cores
+from lmcache.v1.distributed.serde.turboquant.settings import require_int
 
 logger = init_logger(__name__)
 
@@ -24,8 +26,9 @@ def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
     """Build the processor of an adapter's ``"serde"`` JSON.
 
     Args:
-        kwargs: Fields of :class:`TurboQuantSerdeConfig`, and ``max_workers``
-            (threads that encode and decode, default 1).
+        kwargs: Fields of :class:`TurboQuantSerdeConfig`, of which ``framed`` is
+            true unless given, and ``max_workers`` (threads that encode and
+            decode, default 1).
 
     Returns:
         A processor that encodes and decodes on its own threads.
@@ -34,9 +37,12 @@ def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
         ValueError: If a key is unknown, a value is invalid or the configured
             device does not exist.
     """
-    settings = dict(kwargs)
+    settings = {"framed": True} | kwargs
     max_workers = require_int("max_workers", settings.pop("max_workers", 1), minimum=1)
     config = TurboQuantSerdeConfig.from_kwargs(settings)
+    if not config.cpu_threads:
+        cpu_threads = max(1, available_cores() // max_workers)
+        config = replace(config, cpu_threads=cpu_threads)
     serializer = TurboQuantSerializer(config)
     deserializer = TurboQuantDeserializer(config)
     logger.info("TurboQuant serde: %s", config)

@@ -12,150 +12,109 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables
-from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
+from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
 from lmcache.v1.distributed.serde.turboquant.slot import (
     FP16_BYTES,
     INDICES_PER_PACK,
+    Field,
     SlotLayout,
+    ValueField,
 )
 
 FP8_DTYPE = torch.float8_e4m3fn
 FP8_MAX = torch.finfo(FP8_DTYPE).max
 FP16_MAX = torch.finfo(torch.float16).max
 
-SMALLEST_VALUE_SCALE = 1e-8
-"""Scale of a constant value row; LMCache 0.5.6 uses the same floor."""
 
-
-def encode(tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout) -> None:
-    """Write the payload of a KV tensor.
-
-    Args:
-        tensor: KV tensor of ``layout.shape`` and ``layout.dtype``.
-        payload: uint8 tensor of ``layout.payload_bytes`` on the same device;
-            every byte is written.
-        layout: The payload's layout.
-    """
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        payload[span] = tensor[:, layers].reshape(-1).view(torch.uint8)
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
-    slots[:, layout.num_tokens :] = 0
-    slots[..., layout.slot.used_bytes :] = 0
-    heads = _split_heads(tensor, layout)
-    for layer in range(layout.quant_start, layout.quant_end):
-        layer_slots = slots[layer - layout.quant_start, : layout.num_tokens]
-        keys, values = heads[:, layer].float()
-        value_offset, end = layout.slot.value_offset, layout.slot.used_bytes
-        layer_slots[..., :value_offset] = encode_keys(keys, layout.slot, layer)
-        layer_slots[..., value_offset:end] = encode_values(values, layout.slot)
-
-
-def decode(payload: torch.Tensor, tensor: torch.Tensor, layout: PayloadLayout) -> None:
-    """Restore a KV tensor from its payload.
+def encode_layers(
+    views: KVViews, slots: torch.Tensor, slot: SlotLayout, first_layer: int
+) -> None:
+    """Quantise layers into slots.
 
     Args:
-        payload: uint8 tensor of ``layout.payload_bytes``.
-        tensor: KV tensor of ``layout.shape`` and ``layout.dtype`` on the same
-            device; every element is written.
-        layout: The payload's layout.
-    """
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        # A clone starts at an address that every dtype is aligned to.
-        raw = payload[span].clone().view(layout.dtype)
-        tensor[:, layers] = raw.view(tensor[:, layers].shape)
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
-    heads = _split_heads(tensor, layout)
-    for layer in range(layout.quant_start, layout.quant_end):
-        layer_slots = slots[layer - layout.quant_start, : layout.num_tokens]
-        heads[0, layer] = _to_dtype(
-            decode_keys(layer_slots, layout.slot, layer), layout.dtype
-        )
-        heads[1, layer] = _to_dtype(
-            decode_values(layer_slots, layout.slot), layout.dtype
-        )
-
-
-def encode_keys(keys: torch.Tensor, slot: SlotLayout, layer: int) -> torch.Tensor:
-    """Quantise keys.
-
-    Args:
-        keys: float32 head vectors, ``[..., head_dim]``.
+        views: Keys, and values or None, ``[layers, tokens, heads, dim]`` of
+            float16, bfloat16 or float32, with any strides.
+        slots: uint8 ``[layers, tokens, heads, slot_bytes]``; every byte of it is
+            written.
         slot: Byte layout of a slot.
-        layer: Index of the layer within the memory object.
+        first_layer: Index of the first layer within the tensor.
+    """
+    slots[..., slot.used_bytes :] = 0
+    for view, field, start in _fields(views, slot):
+        stored = slots[..., start : start + field.num_bytes]
+        for index in range(slots.shape[0]):
+            rows = view[index].float()
+            stored[index] = encode_field(rows, field, first_layer + index)
+
+
+def decode_layers(
+    slots: torch.Tensor, views: KVViews, slot: SlotLayout, first_layer: int
+) -> None:
+    """Restore layers from slots.
+
+    Args:
+        slots: uint8 ``[layers, tokens, heads, slot_bytes]``.
+        views: Keys, and values or None, ``[layers, tokens, heads, dim]``; every
+            element is written.
+        slot: Byte layout of a slot.
+        first_layer: Index of the first layer within the tensor.
+    """
+    for view, field, start in _fields(views, slot):
+        stored = slots[..., start : start + field.num_bytes]
+        for index in range(slots.shape[0]):
+            rows = decode_field(stored[index], field, first_layer + index)
+            view[index] = _to_dtype(rows, view.dtype)
+
+
+def encode_field(rows: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
+    """Quantise vectors into one field of their slots.
+
+    Numbers beyond float16 saturate at its largest; NaN and infinities make their
+    row non-finite.
+
+    Args:
+        rows: float32 vectors ``[..., field.dim]``.
+        field: Byte layout of the field.
+        layer: Index of the layer within the tensor.
 
     Returns:
-        uint8 tensor ``[..., slot.key_bytes]``.
+        uint8 tensor ``[..., field.num_bytes]``.
     """
-    if slot.preset.key_is_fp8:
-        return keys.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
-    norms = row_norms(keys)
-    units = keys / torch.where(norms > 0, norms, 1)
+    rows = _saturated(rows, FP16_MAX)
+    if isinstance(field, ValueField):
+        return _encode_values(rows, field)
+    if field.is_fp8:
+        return rows.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
+    norms = row_norms(rows)
     indices = torch.bucketize(
-        rotate(units, layer),
-        tables.boundaries(slot.head_dim, slot.preset.key_bits).to(keys.device),
+        rotate(rows / torch.where(norms > 0, norms, 1), layer),
+        tables.boundaries(field.dim, field.bits).to(rows.device),
         right=True,
     )
-    packed = pack(indices, slot.preset.key_bits)
-    return torch.cat([packed, _fp16_bytes(norms)], dim=-1)
+    return torch.cat([pack(indices, field.bits), _fp16_bytes(norms)], dim=-1)
 
 
-def decode_keys(slots: torch.Tensor, slot: SlotLayout, layer: int) -> torch.Tensor:
-    """Restore keys.
+def decode_field(stored: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
+    """Restore vectors from one field of their slots.
 
     Args:
-        slots: uint8 tensor ``[..., slot_bytes]``.
-        slot: Byte layout of a slot.
-        layer: Index of the layer within the memory object.
+        stored: uint8 tensor ``[..., field.num_bytes]``.
+        field: Byte layout of the field.
+        layer: Index of the layer within the tensor.
 
     Returns:
-        float32 head vectors ``[..., head_dim]``.
+        float32 vectors ``[..., field.dim]``.
     """
-    packed = slots[..., : slot.key_index_bytes]
-    if slot.preset.key_is_fp8:
-        return packed.contiguous().view(FP8_DTYPE).float()
-    bits = slot.preset.key_bits
-    codebook = tables.centroids(slot.head_dim, bits).to(slots.device)
-    directions = codebook[unpack(packed, bits)]
-    norms = _fp16_at(slots, slot.key_norm_offset)
+    if isinstance(field, ValueField):
+        levels = unpack(stored[..., : field.scale_offset], field.bits).float()
+        scales = _fp16_at(stored, field.scale_offset)
+        return levels * scales + _fp16_at(stored, field.zero_offset)
+    if field.is_fp8:
+        return stored.contiguous().view(FP8_DTYPE).float()
+    codebook = tables.centroids(field.dim, field.bits).to(stored.device)
+    directions = codebook[unpack(stored[..., : field.norm_offset], field.bits)]
+    norms = _fp16_at(stored, field.norm_offset)
     return unrotate(directions / row_norms(directions) * norms, layer)
-
-
-def encode_values(values: torch.Tensor, slot: SlotLayout) -> torch.Tensor:
-    """Quantise values to uniform levels between each row's extremes.
-
-    Args:
-        values: float32 head vectors, ``[..., head_dim]``.
-        slot: Byte layout of a slot.
-
-    Returns:
-        uint8 tensor ``[..., slot.value_bytes]``.
-    """
-    bits = slot.preset.value_bits
-    zeros = values.amin(dim=-1, keepdim=True)
-    spans = values.amax(dim=-1, keepdim=True) - zeros
-    top_level = 2**bits - 1
-    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
-    scales = spans / torch.full_like(spans, top_level)
-    scales = scales.clamp(min=SMALLEST_VALUE_SCALE)
-    levels = ((values - zeros) / scales + 0.5).floor().nan_to_num(nan=0)
-    packed = pack(levels.clamp(0, top_level).long(), bits)
-    return torch.cat([packed, _fp16_bytes(scales), _fp16_bytes(zeros)], dim=-1)
-
-
-def decode_values(slots: torch.Tensor, slot: SlotLayout) -> torch.Tensor:
-    """Restore values as ``level * scale + zero``.
-
-    Args:
-        slots: uint8 tensor ``[..., slot_bytes]``.
-        slot: Byte layout of a slot.
-
-    Returns:
-        float32 head vectors ``[..., head_dim]``.
-    """
-    packed = slots[..., slot.value_offset : slot.value_scale_offset]
-    levels = unpack(packed, slot.preset.value_bits).float()
-    scales = _fp16_at(slots, slot.value_scale_offset)
-    return levels * scales + _fp16_at(slots, slot.value_zero_offset)
 
 
 def rotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
@@ -256,37 +215,58 @@ def _mix(rows: torch.Tensor) -> torch.Tensor:
     blocks = blocks * block**-0.5
     if width == block:
         return blocks.flatten(-2)
-    parts = blocks.unbind(dim=-2)
-    mixed = []
-    for weights in tables.hartley(len(parts)):
-        total = parts[0] * weights[0]
-        for part, weight in zip(parts[1:], weights[1:], strict=True):
-            total = total + part * weight
-        mixed.append(total)
-    return torch.cat(mixed, dim=-1)
+    weights = torch.tensor(tables.hartley(width // block), device=rows.device)
+    total = blocks[..., :1, :] * weights[:, :1]
+    for column in range(1, len(weights)):
+        part = blocks[..., column : column + 1, :]
+        total = total + part * weights[:, column : column + 1]
+    return total.flatten(-2)
 
 
-def _split_heads(tensor: torch.Tensor, layout: PayloadLayout) -> torch.Tensor:
-    """View a KV tensor as ``[2, layers, tokens, heads, head_dim]``."""
-    return tensor.unflatten(-1, (layout.num_heads, layout.slot.head_dim))
+def _fields(views: KVViews, slot: SlotLayout) -> list[tuple[torch.Tensor, Field, int]]:
+    """Pair each view with its field and the field's offset in a slot."""
+    keys, values = views
+    fields: list[tuple[torch.Tensor, Field, int]] = [(keys, slot.key, 0)]
+    if values is not None and slot.value is not None:
+        fields.append((values, slot.value, slot.value_offset))
+    return fields
+
+
+def _encode_values(rows: torch.Tensor, field: ValueField) -> torch.Tensor:
+    """Quantise to uniform levels between each row's extremes.
+
+    Levels are chosen for the scale and zero point as they are stored.
+    """
+    lowest = rows.amin(dim=-1, keepdim=True)
+    top_level = 2**field.bits - 1
+    spans = rows.amax(dim=-1, keepdim=True) - lowest
+    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
+    scales = (spans / torch.full_like(spans, top_level)).to(torch.float16)
+    zeros = lowest.to(torch.float16)
+    steps = scales.float()
+    levels = (rows - zeros.float()) / torch.where(steps > 0, steps, torch.inf)
+    levels = (levels + 0.5).floor().nan_to_num(nan=0).clamp(0, top_level)
+    packed = pack(levels.long(), field.bits)
+    return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
 
 
 def _fp16_bytes(numbers: torch.Tensor) -> torch.Tensor:
     """Round ``[..., 1]`` float32 to float16, saturating; return ``[..., 2]`` bytes."""
-    saturated = torch.where(
-        numbers.isfinite(), numbers.clamp(-FP16_MAX, FP16_MAX), numbers
-    )
-    return saturated.to(torch.float16).view(torch.uint8)
+    return _saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
 
 
-def _fp16_at(slots: torch.Tensor, offset: int) -> torch.Tensor:
-    """Read the float16 at ``offset`` of each slot as float32 ``[..., 1]``."""
-    pair = slots[..., offset : offset + FP16_BYTES].contiguous()
+def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
+    """Read the float16 at ``offset`` of each field as float32 ``[..., 1]``."""
+    pair = stored[..., offset : offset + FP16_BYTES].contiguous()
     return pair.view(torch.float16).float()
 
 
 def _to_dtype(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Round float32 to ``dtype``; finite numbers saturate, they do not overflow."""
-    limit = torch.finfo(dtype).max
-    saturated = torch.where(numbers.isfinite(), numbers.clamp(-limit, limit), numbers)
-    return saturated.to(dtype)
+    return _saturated(numbers, torch.finfo(dtype).max).to(dtype)
+
+
+def _saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
+    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
+    clamped = numbers.clamp(-limit, limit)
+    return torch.where(numbers.isfinite(), clamped, numbers)

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets and the slot: the bytes of one head vector pair of one token.
+"""Presets and the slot: the bytes of one head of one token.
 
-A slot is ``key bytes | value bytes``, padded to an even number of bytes:
-
-- 8-bit key: one float8 e4m3 byte a dimension;
-- low-bit key: packed codebook indices, then the row's norm as float16;
-- value: packed uniform levels, then scale and zero point as float16.
-
-Every size and offset inside a slot is defined here and nowhere else.
+A slot is a key field and a value field, padded to an even number of bytes. Every
+size and offset inside a slot is defined here and nowhere else.
 """
 
 # Standard
@@ -54,62 +49,115 @@ DEFAULT_PRESET = "turboquant_k8v4"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotLayout:
-    """Sizes and offsets, in bytes, inside one slot.
+class KeyField:
+    """Bytes of a vector that is quantised as a key.
+
+    ``packed indices | float16 norm``; with 8 bits, one float8 e4m3 a dimension
+    and no norm.
 
     Attributes:
-        preset: Bit widths of keys and values.
-        head_dim: Dimensions of a head vector.
+        bits: Bits a dimension.
+        dim: Dimensions of the vector.
     """
 
-    preset: Preset
-    head_dim: int
+    bits: int
+    dim: int
 
     @cached_property
-    def key_index_bytes(self) -> int:
-        """Bytes of the packed key indices, or of the float8 key."""
-        return self.head_dim * self.preset.key_bits // 8
+    def is_fp8(self) -> bool:
+        """Whether the field holds float8 numbers rather than indices."""
+        return self.bits == FP8_KEY_BITS
 
     @cached_property
-    def key_bytes(self) -> int:
-        """Bytes of the key, its norm included."""
-        norm_bytes = 0 if self.preset.key_is_fp8 else FP16_BYTES
-        return self.key_index_bytes + norm_bytes
+    def norm_offset(self) -> int:
+        """Offset of the norm, which is also the number of index bytes."""
+        return self.dim * self.bits // 8
 
     @cached_property
-    def key_norm_offset(self) -> int:
-        """Offset of the float16 norm; a float8 key has none and ends here."""
-        return self.key_index_bytes
+    def num_bytes(self) -> int:
+        """Bytes of the field."""
+        return self.norm_offset + (0 if self.is_fp8 else FP16_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueField:
+    """Bytes of a uniformly quantised vector.
+
+    ``packed levels | float16 scale | float16 zero point``.
+
+    Attributes:
+        bits: Bits a dimension.
+        dim: Dimensions of the vector.
+    """
+
+    bits: int
+    dim: int
+
+    @cached_property
+    def scale_offset(self) -> int:
+        """Offset of the scale, which is also the number of level bytes."""
+        return self.dim * self.bits // 8
+
+    @cached_property
+    def zero_offset(self) -> int:
+        """Offset of the zero point."""
+        return self.scale_offset + FP16_BYTES
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes of the field."""
+        return self.zero_offset + FP16_BYTES
+
+
+Field = KeyField | ValueField
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotLayout:
+    """Fields of one slot.
+
+    Attributes:
+        key: The first vector's field.
+        value: The second vector's field: of a value; of a key, where both
+            vectors are keys (the two parts of a latent); or None, where the
+            slot holds one vector only.
+    """
+
+    key: KeyField
+    value: Field | None
+
+    @classmethod
+    def for_preset(
+        cls, preset: Preset, head_dim: int, value_dim: int, *, keys_only: bool
+    ) -> "SlotLayout":
+        """Lay out the slot of a preset.
+
+        Args:
+            preset: Bit widths.
+            head_dim: Dimensions of the first vector.
+            value_dim: Dimensions of the second vector; 0 where there is none.
+            keys_only: Whether the second vector is quantised as a key too.
+
+        Returns:
+            The layout.
+        """
+        key = KeyField(bits=preset.key_bits, dim=head_dim)
+        value: Field | None = None
+        if value_dim and keys_only:
+            value = KeyField(bits=preset.key_bits, dim=value_dim)
+        elif value_dim:
+            value = ValueField(bits=preset.value_bits, dim=value_dim)
+        return cls(key=key, value=value)
 
     @cached_property
     def value_offset(self) -> int:
-        """Offset of the packed value levels."""
-        return self.key_bytes
-
-    @cached_property
-    def value_level_bytes(self) -> int:
-        """Bytes of the packed value levels."""
-        return self.head_dim * self.preset.value_bits // 8
-
-    @cached_property
-    def value_scale_offset(self) -> int:
-        """Offset of the float16 scale."""
-        return self.value_offset + self.value_level_bytes
-
-    @cached_property
-    def value_zero_offset(self) -> int:
-        """Offset of the float16 zero point."""
-        return self.value_scale_offset + FP16_BYTES
-
-    @cached_property
-    def value_bytes(self) -> int:
-        """Bytes of the value, scale and zero point included."""
-        return self.value_level_bytes + 2 * FP16_BYTES
+        """Offset of the value field."""
+        return self.key.num_bytes
 
     @cached_property
     def used_bytes(self) -> int:
-        """Bytes of key and value."""
-        return self.key_bytes + self.value_bytes
+        """Bytes of both fields."""
+        return self.key.num_bytes + (self.value.num_bytes if self.value else 0)
 
     @cached_property
     def slot_bytes(self) -> int:

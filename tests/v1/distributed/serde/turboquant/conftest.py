@@ -14,6 +14,10 @@ import torch  # noqa: E402
 # First Party
 from lmcache import torch_dev, torch_device_type  # noqa: E402
 
+if not torch_dev.is_available():
+    # Kernels run in Triton's interpreter, if nobody imported Triton before.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 settings.register_profile("turboquant", deadline=None, derandomize=True)
 settings.load_profile("turboquant")
 

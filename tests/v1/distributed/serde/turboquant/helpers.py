@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 # First Party
-from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantDeserializer,
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
+from lmcache.v1.distributed.serde.turboquant.frame import container_of
 from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
 from lmcache.v1.memory_management import MemoryObj
 
@@ -49,6 +49,9 @@ def object_key(chunk: int = 0, model: str = "turboquant-tests") -> ObjectKey:
     )
 
 
+KEY = object_key()
+
+
 def unskipped(preset: str, head_dim: int = 128, **settings: object):
     """Configuration in which every layer is compressed, unless told otherwise."""
     settings = {"skip_first_layers": 0, "skip_last_layers": 0} | settings
@@ -61,7 +64,7 @@ def unskipped(preset: str, head_dim: int = 128, **settings: object):
 
 def slot_of(preset: str, head_dim: int = 128) -> SlotLayout:
     """Slot layout of a preset."""
-    return SlotLayout(preset=PRESETS[preset], head_dim=head_dim)
+    return SlotLayout.for_preset(PRESETS[preset], head_dim, head_dim, keys_only=False)
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -71,27 +74,33 @@ def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def encode(
-    tensor: torch.Tensor, config: TurboQuantSerdeConfig, poison: int = POISONS[0]
+    tensor: torch.Tensor,
+    config: TurboQuantSerdeConfig,
+    poison: int = POISONS[0],
+    key: ObjectKey = KEY,
 ) -> torch.Tensor:
     """Serialize ``tensor`` into a poisoned buffer of exactly the right size."""
-    layout = PayloadLayout.for_tensor(tensor.shape, tensor.dtype, config)
-    payload = torch.full(
-        (layout.payload_bytes,), poison, dtype=torch.uint8, device=tensor.device
-    )
+    description = MemoryLayoutDesc([tensor.shape], [tensor.dtype])
+    size = container_of(description, config).total_bytes
+    payload = torch.full((size,), poison, dtype=torch.uint8, device=tensor.device)
     written = TurboQuantSerializer(config).serialize(
-        memory_obj(tensor), memory_obj(payload), object_key()
+        memory_obj(tensor), memory_obj(payload), key
     )
-    assert written == layout.payload_bytes
+    assert written == size
     return payload
 
 
 def decode(
-    payload: torch.Tensor, like: torch.Tensor, config: TurboQuantSerdeConfig
+    payload: torch.Tensor,
+    like: torch.Tensor,
+    config: TurboQuantSerdeConfig,
+    key: ObjectKey = KEY,
 ) -> torch.Tensor:
     """Deserialize into a tensor of ``like``'s shape and dtype, full of NaN."""
-    restored = torch.full_like(like, float("nan"), device=payload.device)
+    unwritten = float("nan") if like.is_floating_point() else 0
+    restored = torch.full_like(like, unwritten, device=payload.device)
     TurboQuantDeserializer(config).deserialize(
-        memory_obj(payload), memory_obj(restored), object_key()
+        memory_obj(payload), memory_obj(restored), key
     )
     return restored
 

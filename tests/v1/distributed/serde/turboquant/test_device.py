@@ -63,9 +63,10 @@ def test_an_index_beyond_the_host_is_refused(name: str) -> None:
 
 
 @pytest.mark.usefixtures("host_with_two_gpus")
-def test_another_kind_of_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="'xpu:0' is not available"):
-        parse_device("xpu:0")
+@pytest.mark.parametrize("name", ["xpu:0", "foo", "cpu"])
+def test_another_kind_of_device_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is not available"):
+        parse_device(name)
 
 
 @pytest.mark.usefixtures("host_without_gpu")

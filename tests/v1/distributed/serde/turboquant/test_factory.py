@@ -63,7 +63,7 @@ def test_invalid_settings_are_refused_when_the_serde_is_made(
 @pytest.mark.parametrize("preset", PRESET_NAMES)
 @pytest.mark.parametrize("max_workers", [1, 4])
 def test_processor_round_trip(preset: str, max_workers: int) -> None:
-    config = unskipped(preset)
+    config = unskipped(preset, framed=True)
     processor = make_processor(
         preset=preset,
         skip_first_layers=0,
@@ -89,6 +89,8 @@ def test_processor_round_trip(preset: str, max_workers: int) -> None:
         assert processor.query_deserialize_result(task) is True
     finally:
         processor.close()
-    for tensor, payload, result in zip(tensors, payloads, restored, strict=True):
-        assert torch.equal(payload, encode(tensor, config))
-        assert torch.equal(result, decode(payload, tensor, config))
+    for tensor, payload, result, key in zip(
+        tensors, payloads, restored, keys, strict=True
+    ):
+        assert torch.equal(payload, encode(tensor, config, key=key))
+        assert torch.equal(result, decode(payload, tensor, config, key=key))

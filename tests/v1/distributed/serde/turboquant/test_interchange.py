@@ -13,6 +13,7 @@ from tests.v1.distributed.serde.turboquant.interchange.bounds import (
     coordinate_slack,
     disagreement_rate,
     rotated_units,
+    stored_position_slack,
     value_positions,
 )
 from tests.v1.distributed.serde.turboquant.interchange.cases import (
@@ -133,15 +134,18 @@ def test_row_parameters_are_within_one_ulp(exchange: Exchange) -> None:
 
 
 @each(CASES)
-def test_levels_differ_only_next_to_a_tie(exchange: Exchange) -> None:
+def test_levels_are_nearest_to_their_values(exchange: Exchange) -> None:
+    bits = exchange.case.config.value_quant_bits
     ours = read_slots(exchange.our_payload, exchange.case).value_levels
     upstream = read_slots(exchange.upstream_payload, exchange.case).value_levels
     _, values = heads(exchange.source, exchange.case).numpy()
-    positions = value_positions(values, exchange.case.config.value_quant_bits)
-    ties = np.minimum(ours, upstream) + 0.5
-    differ = ours != upstream
-    assert np.abs(positions - ties)[differ].max(initial=0) <= POSITION_SLACK
-    assert steps_apart(ours, upstream) <= 1
+    positions = value_positions(values, bits)
+    slack = stored_position_slack(values, bits)
+    assert np.all(np.abs(upstream - positions) <= 0.5 + POSITION_SLACK)
+    assert np.all(np.abs(ours - positions) <= 0.5 + slack)
+    ordinary = slice(SPECIAL_TOKENS, None)
+    differ = (ours != upstream)[:, ordinary]
+    assert differ.mean() <= 2 * slack[:, ordinary].mean()
 
 
 @each(LOW_BIT_CASES)

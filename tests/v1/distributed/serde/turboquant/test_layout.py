@@ -13,8 +13,8 @@ import torch
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
-from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layout_of
-from lmcache.v1.distributed.serde.turboquant.slot import MAX_HEAD_DIM
+from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
+from lmcache.v1.distributed.serde.turboquant.slot import MAX_HEAD_DIM, ValueField
 from tests.v1.distributed.serde.turboquant.helpers import (
     KV_DTYPES,
     PRESET_NAMES,
@@ -58,12 +58,14 @@ def test_slot_fields_are_contiguous(preset: str, head_dim: int) -> None:
     slot = slot_of(preset, head_dim)
     key_bits, value_bits = KEY_AND_VALUE_BITS[preset]
     norm_bytes = 0 if key_bits == 8 else 2
-    assert slot.key_index_bytes * 8 == head_dim * key_bits
-    assert slot.key_norm_offset == slot.key_index_bytes
-    assert slot.value_offset == slot.key_bytes == slot.key_index_bytes + norm_bytes
-    assert (slot.value_scale_offset - slot.value_offset) * 8 == head_dim * value_bits
-    assert slot.value_zero_offset == slot.value_scale_offset + 2
-    assert slot.used_bytes == slot.value_zero_offset + 2
+    assert slot.key.norm_offset * 8 == head_dim * key_bits
+    assert slot.value_offset == slot.key.num_bytes
+    assert slot.key.num_bytes == slot.key.norm_offset + norm_bytes
+    assert isinstance(slot.value, ValueField)
+    assert slot.value.scale_offset * 8 == head_dim * value_bits
+    assert slot.value.zero_offset == slot.value.scale_offset + 2
+    assert slot.value.num_bytes == slot.value.zero_offset + 2
+    assert slot.used_bytes == slot.value_offset + slot.value.num_bytes
     assert slot.slot_bytes % 2 == 0 and 0 <= slot.slot_bytes - slot.used_bytes <= 1
 
 
@@ -95,13 +97,13 @@ def test_payload_bytes_follow_the_definition(
         skip_last_layers=skips[1],
     )
     shape = torch.Size([2, num_layers, num_tokens, num_heads * head_dim])
-    layout = PayloadLayout.for_tensor(shape, dtype, config)
+    layout = PayloadLayout.for_tensor(shape, dtype, config, block_size)
     raw_layers = min(num_layers, sum(skips))
     raw_bytes = 2 * raw_layers * num_tokens * num_heads * head_dim * dtype.itemsize
     blocks = math.ceil(num_tokens / block_size)
     slots = (num_layers - raw_layers) * blocks * block_size * num_heads
     assert layout.payload_bytes == raw_bytes + slots * config.slot_size_aligned
-    assert layout_of(MemoryLayoutDesc([shape], [dtype]), config) == layout
+    assert layouts_of(MemoryLayoutDesc([shape], [dtype]), config) == (layout,)
     first, last = layout.raw_spans
     assert (first.start, first.stop) == (0, layout.compressed_span.start)
     assert (last.start, last.stop) == (layout.compressed_span.stop, sum_end(layout))
@@ -118,33 +120,5 @@ def sum_end(layout: PayloadLayout) -> int:
 def test_sizes_beyond_32_bits_are_exact() -> None:
     config = unskipped("turboquant_4bit_nc")
     shape = torch.Size([2, 80, 1 << 20, 8 * 128])
-    layout = PayloadLayout.for_tensor(shape, torch.bfloat16, config)
+    layout = PayloadLayout.for_tensor(shape, torch.bfloat16, config, 16)
     assert layout.payload_bytes == 80 * (1 << 20) * 8 * 134 > 2**36
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "message"),
-    [
-        ((1, 3, 20, 512), torch.bfloat16, "kv_size=2.*got kv_size=1"),
-        ((3, 3, 20, 512), torch.bfloat16, "kv_size=2.*got kv_size=3"),
-        ((3, 20, 512), torch.bfloat16, r"4-D KV tensor .* got \(3, 20, 512\)"),
-        ((2, 3, 20, 500), torch.bfloat16, "must be divisible by head_dim=128"),
-        ((2, 3, 20, 512), torch.uint8, "quantises torch.float16.* got torch.uint8"),
-        ((2, 3, 20, 512), torch.float8_e4m3fn, "got torch.float8_e4m3fn"),
-        ((2, 3, 20, 512), torch.float64, "got torch.float64"),
-    ],
-)
-def test_other_tensors_are_refused(
-    shape: tuple[int, ...], dtype: torch.dtype, message: str
-) -> None:
-    description = MemoryLayoutDesc([torch.Size(shape)], [dtype])
-    with pytest.raises(ValueError, match=message):
-        layout_of(description, TurboQuantSerdeConfig())
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_other_than_one_tensor_is_refused(count: int) -> None:
-    shapes = [torch.Size([2, 3, 20, 512])] * count
-    description = MemoryLayoutDesc(shapes, [torch.bfloat16] * count)
-    with pytest.raises(ValueError, match=f"one KV tensor .* got {count}"):
-        layout_of(description, TurboQuantSerdeConfig())

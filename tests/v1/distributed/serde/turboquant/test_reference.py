@@ -12,10 +12,10 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import reference, tables
-from lmcache.v1.distributed.serde.turboquant.slot import Preset, SlotLayout
+from lmcache.v1.distributed.serde.turboquant.slot import Field, KeyField, ValueField
 from tests.v1.distributed.serde.turboquant.helpers import (
     HEAD_DIMS,
-    LOW_BIT_PRESET_NAMES,
+    PRESET_NAMES,
     gaussian,
     relative_error,
     slot_of,
@@ -25,9 +25,21 @@ ROWS = 20_000
 FLOAT32_ROUNDING = 2.0**-24
 
 
-def low_bit_slot(bits: int, head_dim: int = 128) -> SlotLayout:
-    """Slot of ``bits`` a key and a value dimension."""
-    return SlotLayout(preset=Preset(key_bits=bits, value_bits=bits), head_dim=head_dim)
+FP16_MAX = 65504.0
+
+
+def round_trip(rows: torch.Tensor, field: Field, layer: int = 0) -> torch.Tensor:
+    """Quantise rows and restore them."""
+    stored = reference.encode_field(rows, field, layer)
+    assert stored.shape == (*rows.shape[:-1], field.num_bytes)
+    return reference.decode_field(stored, field, layer)
+
+
+def fields(dim: int = 128) -> list[Field]:
+    """Every kind of field that a preset has."""
+    slots = [slot_of(preset, dim) for preset in PRESET_NAMES]
+    found = [field for slot in slots for field in (slot.key, slot.value) if field]
+    return list(dict.fromkeys(found))
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
@@ -106,10 +118,10 @@ def sphere_distortion(head_dim: int, bits: int) -> float:
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
 def test_key_distortion_is_that_of_theory(head_dim: int, bits: int) -> None:
-    slot = low_bit_slot(bits, head_dim)
+    field = KeyField(bits=bits, dim=head_dim)
     keys = gaussian(ROWS, head_dim, seed=bits)
-    encoded = reference.encode_keys(keys, slot, layer=1)
-    indices = reference.unpack(encoded[:, : slot.key_index_bytes], bits)
+    stored = reference.encode_field(keys, field, layer=1)
+    indices = reference.unpack(stored[:, : field.norm_offset], bits)
     directions = tables.centroids(head_dim, bits)[indices]
     units = reference.rotate(keys / keys.norm(dim=1, keepdim=True), layer=1)
     distortion = (units - directions).square().sum(dim=1).double().mean()
@@ -118,10 +130,8 @@ def test_key_distortion_is_that_of_theory(head_dim: int, bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_norm_correction_keeps_distortion_and_norms(bits: int) -> None:
-    slot = low_bit_slot(bits)
     keys = 7 * gaussian(ROWS, 128, seed=bits)
-    slots = reference.encode_keys(keys, slot, layer=0)
-    restored = reference.decode_keys(slots, slot, layer=0)
+    restored = round_trip(keys, KeyField(bits=bits, dim=128))
     theory = sphere_distortion(128, bits)
     assert relative_error(keys, restored) == pytest.approx(theory, rel=0.03)
     norm_ratio = restored.norm(dim=1) / keys.norm(dim=1)
@@ -131,11 +141,8 @@ def test_norm_correction_keeps_distortion_and_norms(bits: int) -> None:
 @pytest.mark.parametrize("bits", [3, 4])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_value_distortion_is_that_of_uniform_levels(head_dim: int, bits: int) -> None:
-    slot = low_bit_slot(bits, head_dim)
     values = gaussian(ROWS, head_dim, seed=bits)
-    encoded = reference.encode_values(values, slot)
-    slots = torch.cat([torch.zeros(ROWS, slot.value_offset).byte(), encoded], dim=1)
-    restored = reference.decode_values(slots, slot)
+    restored = round_trip(values, ValueField(bits=bits, dim=head_dim))
     steps = (values.amax(1) - values.amin(1)).double() / (2**bits - 1)
     interior = (head_dim - 2) / head_dim  # the extremes are levels themselves
     theory = steps.square().mean() / 12 * interior
@@ -143,52 +150,107 @@ def test_value_distortion_is_that_of_uniform_levels(head_dim: int, bits: int) ->
     assert error == pytest.approx(theory.item(), rel=0.02)
 
 
-@pytest.mark.parametrize("preset", LOW_BIT_PRESET_NAMES)
-def test_rotation_protects_outlier_channels(preset: str) -> None:
+@pytest.mark.parametrize("bits", [3, 4])
+def test_rotation_protects_outlier_channels(bits: int) -> None:
     keys = gaussian(ROWS, 128)
     keys[:, [3, 17, 64, 100]] *= 20
-    slot = slot_of(preset)
-    slots = reference.encode_keys(keys, slot, layer=2)
-    restored = reference.decode_keys(slots, slot, layer=2)
-    theory = sphere_distortion(128, slot.preset.key_bits)
+    restored = round_trip(keys, KeyField(bits=bits, dim=128), layer=2)
+    theory = sphere_distortion(128, bits)
     assert relative_error(keys, restored) == pytest.approx(theory, rel=0.15)
 
 
 def test_fp8_keys_round_to_nearest_and_saturate() -> None:
-    slot = slot_of("turboquant_k8v4", head_dim=8)
     keys = torch.tensor([[0.0, 1.0, 1.0625, 1.1875, 448.0, 500.0, -1e5, 2.0**-10]])
-    encoded = reference.encode_keys(keys, slot, layer=0)
-    restored = reference.decode_keys(encoded, slot, layer=0)
+    restored = round_trip(keys, KeyField(bits=8, dim=8))
     assert restored.tolist() == [[0, 1, 1, 1.25, 448, 448, -448, 0]]
 
 
-@pytest.mark.parametrize("preset", LOW_BIT_PRESET_NAMES)
-def test_zero_rows_are_exact(preset: str) -> None:
-    slot = slot_of(preset)
+@pytest.mark.parametrize("field", fields(), ids=repr)
+def test_zero_rows_are_exact(field: Field) -> None:
     zeros = torch.zeros(3, 128)
-    keys = reference.encode_keys(zeros, slot, layer=0)
-    slots = torch.cat([keys, reference.encode_values(zeros, slot)], dim=1)
-    assert torch.equal(reference.decode_keys(slots, slot, layer=0), zeros)
-    assert torch.equal(reference.decode_values(slots, slot), zeros)
+    assert torch.equal(round_trip(zeros, field), zeros)
 
 
-@pytest.mark.parametrize("preset", LOW_BIT_PRESET_NAMES)
+@pytest.mark.parametrize("field", fields(), ids=repr)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-def test_a_non_finite_number_stays_in_its_row(preset: str, poison: float) -> None:
-    slot = slot_of(preset)
+def test_a_non_finite_number_stays_in_its_row(field: Field, poison: float) -> None:
     clean = gaussian(5, 128)
     dirty = clean.clone()
     dirty[2, 7] = poison
+    stored = reference.encode_field(dirty, field, layer=0)
     others = [0, 1, 3, 4]
+    assert torch.equal(
+        stored[others], reference.encode_field(clean, field, layer=0)[others]
+    )
+    restored = reference.decode_field(stored, field, layer=0)
+    if field == KeyField(bits=8, dim=128):
+        assert torch.equal(restored.isnan(), dirty.isnan())
+    else:
+        assert not restored[2].isfinite().any()
 
-    def slots(rows: torch.Tensor) -> torch.Tensor:
-        values = reference.encode_values(rows, slot)
-        return torch.cat([reference.encode_keys(rows, slot, layer=0), values], dim=1)
 
-    assert torch.equal(slots(dirty)[others], slots(clean)[others])
-    restored = reference.decode_keys(slots(dirty), slot, layer=0)
-    assert not restored[2].isfinite().any()
-    assert not reference.decode_values(slots(dirty), slot)[2].isfinite().all()
+@pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, -100.0])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_values_are_nearest_levels_of_what_is_stored(mean: float, bits: int) -> None:
+    field = ValueField(bits=bits, dim=128)
+    values = mean + 0.1 * gaussian(1000, 128)
+    stored = reference.encode_field(values, field, layer=0)
+    numbers = stored[:, field.scale_offset :].contiguous().view(torch.float16).float()
+    scale, zero = numbers[:, :1], numbers[:, 1:]
+    levels = torch.arange(2**bits) * scale + zero
+    nearest = (values[:, :, None] - levels[:, None, :]).abs().amin(dim=-1)
+    error = (reference.decode_field(stored, field, layer=0) - values).abs()
+    assert (error <= nearest + 4 * FLOAT32_ROUNDING * (1 + abs(mean))).all()
+
+
+@pytest.mark.parametrize("field", fields(), ids=repr)
+def test_an_outlier_beyond_float16_saturates_alone(field: Field) -> None:
+    rows = gaussian(4, 128)
+    rows[:, 9] = -1e5
+    at_limit = rows.clamp(min=-FP16_MAX)
+    restored = round_trip(rows, field)
+    assert restored.isfinite().all()
+    assert torch.equal(restored, round_trip(at_limit, field))
+
+
+@pytest.mark.parametrize("field", fields(), ids=repr)
+def test_rows_beyond_float16_are_finite(field: Field) -> None:
+    rows = torch.full((2, 128), 6e4)
+    rows[1] = 3e38
+    restored = round_trip(rows, field)
+    assert restored.isfinite().all()
+    limit = 448 if field == KeyField(bits=8, dim=128) else FP16_MAX
+    assert restored.abs().max() <= limit * 1.01
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+@pytest.mark.parametrize("scale", [1e-3, 1e-4, 1e-5, 1e-6])
+def test_small_keys_lose_only_what_the_stored_norm_rounds(
+    bits: int, scale: float
+) -> None:
+    keys = scale * gaussian(500, 128)
+    restored = round_trip(keys, KeyField(bits=bits, dim=128))
+    norms = keys.norm(dim=1)
+    norm_rounding = (2.0**-11 * norms).clamp(min=2.0**-25)
+    error = (restored - keys).norm(dim=1)
+    bound = 2 * sphere_distortion(128, bits) ** 0.5 * norms + norm_rounding
+    assert (error <= bound).all()
+
+
+def test_keys_below_half_the_smallest_float16_flush_to_zero() -> None:
+    keys = torch.full((1, 128), 1e-10)
+    assert not round_trip(keys, KeyField(bits=4, dim=128)).any()
+
+
+@pytest.mark.parametrize("ones", [1, 2])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_sparse_keys_keep_their_direction(ones: int, bits: int) -> None:
+    keys = torch.zeros(128, 128)
+    for shift in range(ones):
+        keys += torch.eye(128).roll(17 * shift, dims=1)
+    restored = round_trip(keys, KeyField(bits=bits, dim=128))
+    cosine = torch.cosine_similarity(keys, restored)
+    assert cosine.min() > 1 - 2 * sphere_distortion(128, bits)
 
 
 def test_row_norms_are_a_tree_of_float32_sums() -> None:

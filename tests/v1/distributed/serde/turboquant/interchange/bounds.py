@@ -151,3 +151,29 @@ def value_positions(values: np.ndarray, bits: int) -> np.ndarray:
 
 POSITION_SLACK = 16 * 8 * UNIT_FLOAT32
 """What float32 does to a position below 16: a GPU's division is off by 2 ulp."""
+
+
+def stored_position_slack(values: np.ndarray, bits: int) -> np.ndarray:
+    """Bound how far rounding scale and zero to float16 moves positions.
+
+    Upstream chooses levels for the numbers before rounding, we for those that
+    are stored.
+
+    Args:
+        values: float64 array ``[..., head_dim]``.
+        bits: Bits a level.
+
+    Returns:
+        float64 array ``[..., 1]``; infinite where the scale rounds to zero.
+    """
+    zero = values.min(axis=-1, keepdims=True)
+    top = 2**bits - 1
+    scale = (values.max(axis=-1, keepdims=True) - zero) / top
+    stored_scale, stored_zero = (
+        x.astype(np.float16).astype(float) for x in (scale, zero)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stretch = top * np.abs(scale / stored_scale - 1)
+        shift = np.abs(zero - stored_zero) / stored_scale
+    slack = np.where(stored_scale > 0, stretch + shift, np.inf)
+    return slack + POSITION_SLACK

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A 64-bit checksum that any number of threads can compute in any order.
+
+The bytes are read as little-endian 32-bit words. Each word is mixed with its
+position and multiplied by an odd weight that depends on the position; the checksum
+is the sum modulo 2^64. A word's contribution is an injective function of the word,
+so a change within one word always changes the sum; other changes go unnoticed with a
+probability near 2^-64. It finds accidents; it does not keep out an adversary.
+"""
+
+# Third Party
+import numpy as np
+import torch
+
+# First Party
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_checksum import add_checksum
+
+WORD_BYTES = 4
+
+POSITION_STEP = 0x9E3779B1
+FIRST_MULTIPLIER = 0x85EBCA77
+SECOND_MULTIPLIER = 0xC2B2AE3D
+WEIGHT_STEP = 0x27D4EB2F
+"""Odd 32-bit constants with well spread bits."""
+
+_CONSTANTS = np.array(
+    [POSITION_STEP, FIRST_MULTIPLIER, SECOND_MULTIPLIER, WEIGHT_STEP], np.uint32
+)
+_MASK = 0xFFFFFFFF
+_DEVICE_PASS_WORDS = 1 << 22
+"""Words mixed at once on a device: enough to keep it busy."""
+
+
+def checksum(data: torch.Tensor) -> int:
+    """Return the checksum of bytes.
+
+    Args:
+        data: Contiguous uint8 tensor on any device.
+
+    Returns:
+        An unsigned 64-bit number.
+
+    Raises:
+        ValueError: If the length is not a multiple of ``WORD_BYTES``.
+    """
+    if data.numel() % WORD_BYTES:
+        raise ValueError(
+            f"A checksum needs whole {WORD_BYTES}-byte words, got {data.numel()} bytes"
+        )
+    if data.device.type == "cpu":
+        total = np.zeros(1, np.uint64)
+        add_checksum(data.numpy().view(np.uint32), _CONSTANTS, total)
+        return int(total[0])
+    words = data.view(torch.int32)
+    starts = range(0, words.numel(), _DEVICE_PASS_WORDS)
+    shares = (_share(words[s : s + _DEVICE_PASS_WORDS], s) for s in starts)
+    return sum(int(share) for share in shares) % 2**64
+
+
+def _share(words: torch.Tensor, start: int) -> torch.Tensor:
+    """Return what int32 ``words`` from position ``start`` on add to the sum.
+
+    int64 arithmetic wraps modulo 2^64; masks keep 32-bit steps to 32 bits.
+    """
+    end = start + words.numel()
+    positions = torch.arange(start, end, device=words.device) & _MASK
+    mixed = (words.long() + positions * POSITION_STEP) & _MASK
+    mixed = ((mixed ^ mixed >> 15) * FIRST_MULTIPLIER) & _MASK
+    mixed = ((mixed ^ mixed >> 13) * SECOND_MULTIPLIER) & _MASK
+    mixed = mixed ^ mixed >> 16
+    weights = (positions * WEIGHT_STEP & _MASK) | 1
+    return (mixed * weights).sum()

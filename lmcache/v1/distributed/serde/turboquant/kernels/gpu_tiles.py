@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device functions that move tiles of rows between memory and registers.
+
+A row is one head vector of one token; a tile is a few consecutive rows. Slots
+are only 2-byte aligned, so packed words are moved as pairs of 16-bit numbers.
+"""
+
+# Tuples of tensors grow in unrolled loops.
+# mypy: disable-error-code="assignment"
+
+# Third Party
+import triton
+import triton.language as tl
+
+FP16_MAX = tl.constexpr(65504.0)
+
+
+@triton.jit
+def load_chunks(row_ptrs, exists, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr):
+    """Load rows as a tuple of ``NUM_CHUNKS`` tensors ``[rows, WIDTH]``.
+
+    Args:
+        row_ptrs: Pointers to the rows' first elements, ``[rows, 1]``.
+        exists: Which rows exist, ``[rows]``; others read as zeros.
+        NUM_CHUNKS: Chunks of a row.
+        WIDTH: Elements of a chunk.
+    """
+    columns = tl.arange(0, WIDTH)[None, :]
+    chunks = ()
+    for index in tl.static_range(NUM_CHUNKS):
+        ptrs = row_ptrs + (index * WIDTH + columns)
+        chunks = chunks + (tl.load(ptrs, exists[:, None], other=0),)
+    return chunks
+
+
+@triton.jit
+def store_chunk(row_ptrs, chunk, exists, FIRST: tl.constexpr):
+    """Store a chunk ``[rows, width]`` from column ``FIRST`` of its rows on.
+
+    Args:
+        row_ptrs: Pointers to the rows' first elements, ``[rows, 1]``.
+        chunk: The elements.
+        exists: Which rows to write, ``[rows]``.
+        FIRST: First column.
+    """
+    columns = FIRST + tl.arange(0, chunk.shape[1])[None, :]
+    tl.store(row_ptrs + columns, chunk, exists[:, None])
+
+
+@triton.jit
+def load_words(
+    pair_ptrs, mask, FIRST: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr
+):
+    """Load words of packed codes.
+
+    Args:
+        pair_ptrs: uint16 pointers to the first word of each row, ``[rows]``.
+        mask: Which rows exist, ``[rows]``; others read as zeros.
+        FIRST: First word to load.
+        COUNT: Words to load.
+        BITS: Bits a code, so bytes a word.
+
+    Returns:
+        int32 ``[rows, COUNT]``; bits beyond the word's are undefined.
+    """
+    # Words come first in these tensors, so that neighbours in a row are loaded
+    # by neighbouring threads.
+    word = FIRST + tl.arange(0, COUNT)
+    ptrs = pair_ptrs[None, :] + (word * BITS // 2)[:, None]
+    low = tl.load(ptrs, mask[None, :], other=0).to(tl.uint32)
+    high = tl.load(ptrs + 1, mask[None, :], other=0).to(tl.uint32)
+    both = low | (high << 16)
+    if BITS % 2:
+        both = both >> ((word % 2) * 8).to(tl.uint32)[:, None]
+    return both.to(tl.int32, bitcast=True).permute(1, 0)
+
+
+@triton.jit
+def store_words(
+    pair_ptrs, words, exists, NUM_CHUNKS: tl.constexpr, CHUNK_PAIRS: tl.constexpr
+):
+    """Store words as pairs of 16-bit numbers.
+
+    Args:
+        pair_ptrs: uint16 pointers to where each row's first word goes, ``[rows]``.
+        words: int32 ``[rows, count]``, as many a chunk.
+        exists: Which rows to write, ``[rows]``.
+        NUM_CHUNKS: Chunks that the words belong to.
+        CHUNK_PAIRS: 16-bit numbers of a chunk to store.
+    """
+    ROWS: tl.constexpr = words.shape[0]
+    COUNT: tl.constexpr = 2 * words.shape[1]
+    pairs = tl.join(words, words >> 16).to(tl.uint16).reshape(ROWS, COUNT)
+    column = tl.arange(0, COUNT)
+    keep = exists[:, None]
+    if CHUNK_PAIRS < COUNT // NUM_CHUNKS:
+        place = column % (COUNT // NUM_CHUNKS)
+        column = column // (COUNT // NUM_CHUNKS) * CHUNK_PAIRS + place
+        keep = keep & (place < CHUNK_PAIRS)[None, :]
+    tl.store(pair_ptrs[:, None] + column[None, :], pairs, keep)
+
+
+@triton.jit
+def join_words(chunks):
+    """Join the words of neighbouring chunks, as far as their number allows.
+
+    Args:
+        chunks: Tuple of tensors ``[rows, count]``.
+
+    Returns:
+        Tuple of as few tensors as an odd factor leaves.
+    """
+    for _level in tl.static_range(4):
+        if len(chunks) % 2 == 0:
+            chunks = _join_pairs(chunks)
+    return chunks
+
+
+@triton.jit
+def _join_pairs(chunks):
+    """Join chunks two by two."""
+    ROWS: tl.constexpr = chunks[0].shape[0]
+    COUNT: tl.constexpr = chunks[0].shape[1]
+    joined = ()
+    for index in tl.static_range(len(chunks) // 2):
+        pair = tl.join(chunks[2 * index], chunks[2 * index + 1])
+        joined = joined + (pair.permute(0, 2, 1).reshape(ROWS, 2 * COUNT),)
+    return joined
+
+
+@triton.jit
+def saturated(chunks):
+    """Bring the finite elements of a tuple of chunks into the range of float16.
+
+    Args:
+        chunks: Tensors of any dtype; float16 ones are returned as they are.
+
+    Returns:
+        Tuple of float32 or float16 tensors.
+    """
+    bounded = ()
+    for index in tl.static_range(len(chunks)):
+        if chunks[index].dtype == tl.float16:
+            bounded = bounded + (chunks[index],)
+        else:
+            bounded = bounded + (_bounded(chunks[index].to(tl.float32)),)
+    return bounded
+
+
+@triton.jit
+def any_row(condition):
+    """Return whether a condition, ``[rows]``, holds for any row."""
+    return tl.max(condition.to(tl.int32), axis=0) > 0
+
+
+@triton.jit
+def to_half(numbers):
+    """Round float32 to float16; finite numbers saturate."""
+    return _bounded(numbers).to(tl.float16)
+
+
+@triton.jit
+def load_half(ptrs, mask):
+    """Load float16 from uint16 pointers as float32 ``[rows]``; zeros if masked."""
+    bits = tl.load(ptrs, mask, other=0)
+    return bits.to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _bounded(numbers):
+    """Clamp finite float32 numbers to the range of float16."""
+    clamped = tl.clamp(numbers, -FP16_MAX, FP16_MAX)
+    return tl.where(numbers - numbers == 0.0, clamped, numbers)

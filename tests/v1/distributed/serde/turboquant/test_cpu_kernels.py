@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU backend against the reference: the same bytes, the same numbers."""
+
+# Standard
+from collections.abc import Callable
+
+# Third Party
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import torch
+
+# First Party
+from lmcache.v1.distributed.serde.turboquant.kernels import cpu
+from lmcache.v1.distributed.serde.turboquant.slot import (
+    PRESETS,
+    SlotLayout,
+    ValueField,
+)
+from tests.v1.distributed.serde.turboquant.cpu_helpers import (
+    compressed_views,
+    cpu_decode,
+    cpu_encode,
+    layout_of,
+    reference_decode,
+    reference_encode,
+)
+from tests.v1.distributed.serde.turboquant.helpers import (
+    KV_DTYPES,
+    POISONS,
+    PRESET_NAMES,
+    gaussian,
+    slot_of,
+)
+
+HEAD_DIMS = [8, 16, 24, 32, 64, 80, 96, 112, 128, 192, 200, 256, 512, 1016, 1024]
+"""All powers of two, and odd factors 3, 5, 7, 25 and 127."""
+
+NO_NUMBER = float("nan")
+
+
+def one_nan_and_zero(slots: torch.Tensor, slot: SlotLayout) -> torch.Tensor:
+    """Replace the NaNs and zeros of float16 fields by one of each.
+
+    Which NaN an operation makes, and which of two zeros is the lower, depends
+    on the processor and on torch's version.
+    """
+    slots = slots.clone()
+    assert isinstance(slot.value, ValueField)
+    fields = (slot.value.scale_offset, slot.value.zero_offset)
+    offsets = [slot.value_offset + offset for offset in fields]
+    if not slot.key.is_fp8:
+        offsets.append(slot.key.norm_offset)
+    for offset in offsets if slots.numel() else []:
+        field = slots[..., offset : offset + 2].clone().view(torch.float16)
+        field = torch.where(field.isnan(), NO_NUMBER, field + 0.0).half()
+        slots[..., offset : offset + 2] = field.view(torch.uint8)
+    return slots
+
+
+def assert_same_numbers(ours: torch.Tensor, specified: torch.Tensor) -> None:
+    """Bit for bit, but any NaN for any NaN."""
+    assert torch.equal(ours.isnan(), specified.isnan())
+    bits = torch.int32 if ours.dtype == torch.float32 else torch.int16
+    same = ours.view(bits) == specified.view(bits)
+    assert (same | ours.isnan()).all()
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_every_head_dim_and_dtype(preset: str, head_dim: int) -> None:
+    for dtype in KV_DTYPES:
+        tensor = gaussian(2, 4, 19, 3 * head_dim, seed=head_dim).to(dtype)
+        layout = layout_of(
+            tensor, preset, head_dim, skip_first_layers=1, skip_last_layers=1
+        )
+        specified = reference_encode(tensor, layout)
+        for poison in POISONS:
+            payload = cpu_encode(tensor, layout, poison=poison)
+            assert torch.equal(payload, specified)
+        restored = cpu_decode(payload, layout)
+        assert_same_numbers(restored, reference_decode(specified, layout))
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+def test_many_rows(preset: str) -> None:
+    """Enough rows for differences of one in a hundred thousand to show."""
+    tensor = gaussian(2, 4, 1024, 1024, seed=5)
+    layout = layout_of(tensor, preset, 128)
+    payload = cpu_encode(tensor, layout, threads=2)
+    assert torch.equal(payload, reference_encode(tensor, layout))
+    restored = cpu_decode(payload, layout, threads=2)
+    assert torch.equal(restored, reference_decode(payload, layout))
+
+
+ROWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gaussian": torch.clone,
+    "zero": torch.zeros_like,
+    "negative zero": lambda row: -torch.zeros_like(row),
+    "mixed zeros": lambda row: row.sign() * 0.0,
+    "constant": lambda row: torch.full_like(row, 0.3),
+    "one hot": lambda row: torch.eye(1, row.shape[-1])[0] * row,
+    "signs": torch.sign,
+    "huge": lambda row: row * 3e4,
+    "overflowing": lambda row: row * 1e38,
+    "tiny": lambda row: row * 1e-6,
+    "subnormal": lambda row: row * 1e-40,
+    "nearly constant": lambda row: 1 + row * 1e-7,
+    "infinite": lambda row: row.index_fill(0, torch.tensor([1]), float("inf")),
+    "all infinite": lambda row: row.sign() / 0.0,
+    "nan": lambda row: row.index_fill(0, torch.tensor([5]), NO_NUMBER),
+    "nan first": lambda row: row.index_fill(0, torch.tensor([0]), NO_NUMBER),
+    "all nan": lambda row: torch.full_like(row, NO_NUMBER),
+}
+"""Head vectors, made of Gaussian ones, that a careless kernel gets wrong."""
+
+
+@st.composite
+def kv_cases(draw: st.DrawFn):
+    """A KV tensor of all sorts of rows, its layout and a number of threads."""
+    head_dim = draw(st.sampled_from([8, 16, 24, 64, 80, 128]))
+    num_layers, num_tokens = draw(st.integers(0, 5)), draw(st.integers(0, 40))
+    rows = gaussian(
+        *(2, num_layers, num_tokens, draw(st.integers(1, 3)), head_dim),
+        seed=draw(st.integers(0, 999)),
+    )
+    for row in rows.view(-1, head_dim)[:: draw(st.integers(1, 7))]:
+        row.copy_(ROWS[draw(st.sampled_from(list(ROWS)))](row))
+    tensor = rows.flatten(-2).to(draw(st.sampled_from(KV_DTYPES)))
+    layout = layout_of(
+        tensor,
+        draw(st.sampled_from(PRESET_NAMES)),
+        head_dim,
+        block_size=draw(st.integers(1, 32)),
+        skip_first_layers=draw(st.integers(0, 2)),
+        skip_last_layers=draw(st.integers(0, 2)),
+    )
+    return tensor, layout, draw(st.integers(1, 3))
+
+
+@given(case=kv_cases())
+@settings(max_examples=150)
+def test_any_rows_in_any_layout(case) -> None:
+    tensor, layout, threads = case
+    payload = cpu_encode(tensor, layout, threads)
+    specified = reference_encode(tensor, layout)
+    assert torch.equal(
+        one_nan_and_zero(payload, layout.slot),
+        one_nan_and_zero(specified, layout.slot),
+    )
+    restored = cpu_decode(payload, layout, threads)
+    assert_same_numbers(restored, reference_decode(payload, layout))
+
+
+@given(seed=st.integers(0, 10**6), preset=st.sampled_from(PRESET_NAMES))
+@settings(max_examples=40)
+def test_decoding_any_bytes(seed: int, preset: str) -> None:
+    """A payload may come from anywhere: all bytes have one meaning."""
+    for dtype in KV_DTYPES:
+        layout = layout_of(torch.empty(2, 2, 21, 5 * 64, dtype=dtype), preset, 64)
+        noise = np.random.RandomState(seed).bytes(layout.payload_bytes)
+        payload = torch.frombuffer(bytearray(noise), dtype=torch.uint8)
+        payload = payload.view(layout.compressed_shape)[:, :21]
+        restored = cpu_decode(payload, layout)
+        assert_same_numbers(restored, reference_decode(payload, layout))
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("stranger", ["nan", "all infinite", "overflowing"])
+def test_a_strange_row_changes_no_other(preset: str, stranger: str) -> None:
+    tensor = gaussian(2, 1, 24, 3 * 64, seed=3)
+    layout = layout_of(tensor, preset, 64)
+    clean = cpu_encode(tensor, layout)[0]
+    tensor[:, 0, 10, 64:128] = ROWS[stranger](tensor[0, 0, 10, 64:128])
+    payload = cpu_encode(tensor, layout)[0]
+    changed = (payload != clean).any(dim=-1).nonzero().tolist()
+    assert changed == [[10, 1]]
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+def test_strided_tensors_and_misaligned_payloads(preset: str) -> None:
+    whole = gaussian(3, 7, 50, 4 * 64, seed=8).half()
+    tensor = whole[1:, 2:5, 3:40, 64:192]
+    layout = layout_of(tensor, preset, 64, skip_first_layers=1)
+    specified = reference_encode(tensor.contiguous(), layout)
+    buffer = torch.full((specified.numel() + 3,), 0xA5, dtype=torch.uint8)
+    slots = buffer[1:-2].view(specified.shape)
+    views = compressed_views(tensor, layout)
+    cpu.encode_layers(views, slots, layout.slot, layout.quant_start, 2)
+    assert torch.equal(slots, specified)
+    assert buffer[0] == 0xA5 and (buffer[-2:] == 0xA5).all()
+    canvas = torch.zeros_like(whole)
+    target = canvas[1:, 2:5, 3:40, 64:192]
+    views = compressed_views(target, layout)
+    cpu.decode_layers(slots, views, layout.slot, layout.quant_start, 2)
+    expected = reference_decode(specified, layout)[:, 1:]
+    assert torch.equal(target[:, 1:], expected)
+    target.zero_()
+    assert not canvas.any()
+
+
+def test_what_it_cannot_do_is_left_to_the_reference() -> None:
+    keys = gaussian(1, 16, 2, 64)
+    slot = slot_of("turboquant_4bit_nc", 64)
+    slots = torch.empty(1, 16, 2, slot.slot_bytes, dtype=torch.uint8)
+    assert cpu.supports((keys, keys), slots, slot)
+    assert not cpu.supports((keys, None), slots, slot)
+    assert not cpu.supports((keys.transpose(2, 3),) * 2, slots, slot)
+    preset = PRESETS["turboquant_4bit_nc"]
+    latent = SlotLayout.for_preset(preset, 64, 64, keys_only=True)
+    assert not cpu.supports((keys, keys), slots, latent)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be stored is refused in one line, and leaves nothing behind."""
+
+# Standard
+from pathlib import Path
+
+# Third Party
+import pytest
+import torch
+
+# First Party
+from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.serde.turboquant import TurboQuantSerializer
+from tests.v1.distributed.serde.turboquant.helpers import (
+    PRESET_NAMES,
+    gaussian,
+    memory_obj,
+    object_key,
+    unskipped,
+)
+from tests.v1.distributed.serde.turboquant.log_recorder import recorded_log
+from tests.v1.distributed.serde.turboquant.small_objects import (
+    LIKE,
+    SETTINGS,
+    assert_right,
+    expected_of,
+    random_objects,
+)
+from tests.v1.distributed.serde.turboquant.storage import (
+    ADAPTERS,
+    clear,
+    describe,
+    load,
+    storage_manager,
+    store,
+    stored_count,
+    wait_until,
+    wait_until_idle,
+    write,
+)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_batch_with_one_misfit_is_not_stored(adapter: str, tmp_path: Path) -> None:
+    """LMCache sizes a task's buffers by its first object (#4408)."""
+    objects = random_objects()
+    small, *others = objects
+    larger = ObjectKey(small.chunk_hash, small.model_name, 0, object_group_id=1)
+    with storage_manager(ADAPTERS[adapter](tmp_path), **SETTINGS) as manager:
+        count = stored_count(manager, tmp_path)
+        reserved = manager.reserve_write([small], describe(LIKE))
+        wider = LIKE.repeat(1, 1, 10, 1)
+        reserved |= manager.reserve_write([larger], describe(wider))
+        with recorded_log() as log:
+            manager.finish_write(list(reserved))
+            wait_until(lambda: bool(log.about("task 0")), "the store to fail")
+            wait_until_idle(manager)
+        assert len(log.about("TurboQuant destination buffer too small")) == 1
+        assert count() == 0
+        clear(manager)
+        good = {key: objects[key] for key in others}
+        store(manager, good, count)
+        assert_right(load(manager, others, LIKE), expected_of(good))
+        assert count() == len(others)
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("framed", [False, True])
+def test_a_small_destination_is_refused_untouched(preset: str, framed: bool) -> None:
+    config = unskipped(preset, 64, framed=framed)
+    tensor = gaussian(*LIKE.shape).to(LIKE.dtype)
+    serializer = TurboQuantSerializer(config)
+    size = serializer.estimate_serialized_size(describe(LIKE))
+    arena = torch.full((size + 64,), 0xA5, dtype=torch.uint8)
+    for room in (0, 1, 64, 128, size // 2, size - 1):
+        with pytest.raises(ValueError, match=f"too small: needs {size} bytes, got "):
+            serializer.serialize(
+                memory_obj(tensor), memory_obj(arena[:room]), object_key()
+            )
+    assert (arena == 0xA5).all()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_what_the_estimate_refuses_is_not_stored(adapter: str, tmp_path: Path) -> None:
+    fused = {key: t[:1].contiguous() for key, t in random_objects().items()}
+    with storage_manager(ADAPTERS[adapter](tmp_path), **SETTINGS) as manager:
+        with recorded_log() as log:
+            write(manager, fused)
+            wait_until(lambda: bool(log.about("kv_layout")), "the refusal")
+            wait_until_idle(manager)
+        (line,) = log.about("TurboQuant")
+        assert "set it to one of fused" in line
+        assert stored_count(manager, tmp_path)() == 0
+        clear(manager)
