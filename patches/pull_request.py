@@ -29,7 +29,7 @@ BASE_KEY = "branch.{}.base"
 # How the paths of a commit begin, its subject and its body, in order.
 COMMITS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
-        ("lmcache/",),
+        ("lmcache/v1/",),
         "[Core] Rewrite the TurboQuant serde",
         "One module for each concern: configuration, byte layout, tables, a plain\n"
         "torch reference and the codec. Payloads of the four presets stay\n"
@@ -38,10 +38,16 @@ COMMITS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "the serde is created.",
     ),
     (
-        ("tests/", "requirements/"),
+        ("tests/v1/", "requirements/"),
         "[Test] Cover the TurboQuant serde",
         "The tests mirror the package: byte layout to the byte, distortion against\n"
         "theory, frozen payloads, and round trips that really quantise.",
+    ),
+    (
+        ("lmcache/cli/", "tests/cli/"),
+        "[CLI] Add lmcache tool turboquant",
+        "It inspects and verifies stored payloads, such as those below the base_path\n"
+        "of an fs adapter, and encodes and decodes safetensors files.",
     ),
     (
         ("docs/design/",),

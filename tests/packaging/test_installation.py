@@ -5,7 +5,6 @@
 from dataclasses import replace
 from pathlib import Path
 import compileall
-import shutil
 
 # Third Party
 import pytest
@@ -16,7 +15,7 @@ from patchset.files import snapshot
 from patchset.plan import PatchSet, TreeState
 from patchset.tree import apply, reverse
 from tests.packaging.environments import Environment
-from tests.packaging.trees import SUBPACKAGE, fingerprint
+from tests.packaging.trees import SUBPACKAGE, copy_packages, fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def environment(
 @pytest.fixture
 def copied_set(patch_set: PatchSet, tmp_path: Path) -> PatchSet:
     """The patch set with a copy of the package, which a mistake may destroy."""
-    shutil.copytree(patch_set.repository / SUBPACKAGE, tmp_path / SUBPACKAGE)
+    copy_packages(patch_set, tmp_path)
     return replace(patch_set, repository=tmp_path)
 
 

@@ -15,7 +15,13 @@ from patchset.errors import PatchError
 from patchset.plan import PatchSet, TreeState
 from patchset.transaction import ORIGINALS, STATE_DIRECTORY
 from patchset.tree import apply, reverse
-from tests.packaging.trees import SUBPACKAGE, fingerprint, refuse, rewrite
+from tests.packaging.trees import (
+    SUBPACKAGE,
+    copy_packages,
+    fingerprint,
+    refuse,
+    rewrite,
+)
 
 
 def break_package(tree: Path) -> None:
@@ -88,7 +94,7 @@ def test_apply_refuses_a_tree_patched_from_another_version(
     wheel_tree: Path, patch_set: PatchSet, tmp_path: Path
 ) -> None:
     repository = tmp_path / "repository"
-    shutil.copytree(patch_set.repository / SUBPACKAGE, repository / SUBPACKAGE)
+    copy_packages(patch_set, repository)
     older = replace(patch_set, repository=repository)
     apply(wheel_tree, older)
     rewrite(repository / SUBPACKAGE / "added.py", "VALUE = 1\n")

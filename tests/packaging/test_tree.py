@@ -5,7 +5,6 @@
 from dataclasses import replace
 from pathlib import Path
 import json
-import shutil
 
 # Third Party
 import pytest
@@ -16,7 +15,14 @@ from patchset.files import snapshot
 from patchset.plan import PatchSet, TreeState
 from patchset.transaction import JOURNAL
 from patchset.tree import apply, plan_reverse, plan_swaps, reverse, tree_state
-from tests.packaging.trees import SUBPACKAGE, fingerprint, refuse, rewrite
+from tests.packaging.trees import (
+    PACKAGES,
+    SUBPACKAGE,
+    copy_packages,
+    fingerprint,
+    refuse,
+    rewrite,
+)
 
 MODES = (TreeState.COPIED, TreeState.LINKED)
 
@@ -44,7 +50,7 @@ def test_patched_tree_has_our_files_and_none_of_theirs(
 
 def test_wheel_gets_the_package_alone(wheel_tree: Path, patch_set: PatchSet) -> None:
     paths = [swap.path for swap in apply(wheel_tree, patch_set)]
-    assert paths == [SUBPACKAGE, "lmcache-0.5.6.dist-info/RECORD"]
+    assert paths == [*PACKAGES, "lmcache-0.5.6.dist-info/RECORD"]
     assert not (wheel_tree / "docs").exists()
 
 
@@ -90,14 +96,12 @@ def test_linked_package_follows_edits(
     wheel_tree: Path, patch_set: PatchSet, tmp_path: Path
 ) -> None:
     repository = tmp_path / "repository"
-    ours = Path(
-        shutil.copytree(patch_set.repository / SUBPACKAGE, repository / SUBPACKAGE)
-    )
+    copy_packages(patch_set, repository)
     apply(wheel_tree, replace(patch_set, repository=repository), TreeState.LINKED)
-    rewrite(ours / "added.py", "VALUE = 1\n")
+    rewrite(repository / SUBPACKAGE / "added.py", "VALUE = 1\n")
     assert (wheel_tree / SUBPACKAGE / "added.py").read_text("utf-8") == "VALUE = 1\n"
     reverse(wheel_tree, replace(patch_set, repository=repository))
-    assert (ours / "added.py").exists()
+    assert (repository / SUBPACKAGE / "added.py").exists()
 
 
 def test_bytecode_does_not_count(wheel_tree: Path, patch_set: PatchSet) -> None:

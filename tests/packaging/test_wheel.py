@@ -21,7 +21,7 @@ from patchset.record import file_row, read_record
 from patchset.release import REPOSITORY, Release
 from patchset.wheel import CUPY_SETTING, build_fork_wheel
 from tests.packaging.environments import Environment, run
-from tests.packaging.trees import SUBPACKAGE
+from tests.packaging.trees import PACKAGES, SUBPACKAGE
 
 PINNED_INFO = "lmcache-0.5.6.dist-info"
 FORK_INFO = "lmcache-0.5.6+turboquant.1.dist-info"
@@ -60,10 +60,10 @@ def test_wheel_differs_from_the_pinned_one_where_it_has_to(
 ) -> None:
     with ZipFile(fork_wheel) as fork, ZipFile(fetch_wheel(release)) as pinned:
         ours, theirs = contents(fork, FORK_INFO), contents(pinned, PINNED_INFO)
-    package = {name for name in ours if name.startswith(SUBPACKAGE)}
-    sources = (patch_set.repository / SUBPACKAGE).rglob("*.py")
+    package = {name for name in ours if name.startswith(PACKAGES)}
+    sources = (patch_set.repository / "lmcache").rglob("*.py")
     assert package == {f.relative_to(patch_set.repository).as_posix() for f in sources}
-    replaced = {name for name in theirs if name.startswith(SUBPACKAGE)}
+    replaced = {name for name in theirs if name.startswith(PACKAGES)}
     assert ours.keys() - package == theirs.keys() - replaced
     changed = {name for name in ours.keys() - package if ours[name] != theirs[name]}
     assert changed == {"lmcache/_version.py", "INFO/METADATA", "INFO/RECORD"}

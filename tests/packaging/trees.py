@@ -3,6 +3,7 @@
 
 # Standard
 from pathlib import Path
+import shutil
 
 # Third Party
 import pytest
@@ -14,6 +15,15 @@ from patchset.plan import PatchSet, TreeState
 from patchset.tree import apply
 
 SUBPACKAGE = "lmcache/v1/distributed/serde/turboquant"
+COMMAND = "lmcache/cli/commands/tool/turboquant"
+PACKAGES = (SUBPACKAGE, COMMAND)
+"""Folders of ours that stand in every tree."""
+
+
+def copy_packages(patch_set: PatchSet, repository: Path) -> None:
+    """Copy what the patch set lays over a tree without docs and tests."""
+    for path in PACKAGES:
+        shutil.copytree(patch_set.repository / path, repository / path)
 
 
 def rewrite(path: Path, text: str) -> None:
