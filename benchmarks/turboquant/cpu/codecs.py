@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 # First Party
-from lmcache.v1.distributed.api import MemoryLayoutDesc
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.fp8 import (
     Fp8QuantizationDeserializer,
     Fp8QuantizationSerializer,
@@ -85,7 +85,7 @@ class SerdePair(Codec):
 
     serializer: Any
     deserializer: Any
-    key: tuple[None, ...] = ()
+    key: tuple[ObjectKey | None, ...] = ()
 
     def encode(self) -> None:
         self.payload_bytes = self.serializer.serialize(
@@ -105,7 +105,7 @@ class SerdePair(Codec):
 class TurboQuant(SerdePair):
     """This package's serde on the CPU, frame and checksum included."""
 
-    key = (None,)
+    key = (ObjectKey(chunk_hash=bytes(8), model_name="benchmark", kv_rank=0),)
 
     def __init__(
         self, threads: int, shape: tuple[int, ...] = SHAPE, *, preset: str
