@@ -31,30 +31,56 @@ _DEVICE_PASS_WORDS = 1 << 22
 """Words mixed at once on a device: enough to keep it busy."""
 
 
-def checksum(data: torch.Tensor) -> int:
-    """Return the checksum of bytes.
+def checksum(data: torch.Tensor, start: int = 0) -> int:
+    """Return the checksum of bytes, or what a part of them adds to it.
 
     Args:
         data: Contiguous uint8 tensor on any device.
+        start: Offset of the part from the first byte that the checksum covers.
 
     Returns:
-        An unsigned 64-bit number.
+        An unsigned 64-bit number. The parts' numbers add up modulo 2^64.
 
     Raises:
-        ValueError: If the length is not a multiple of ``WORD_BYTES``.
+        ValueError: If length or offset is not a multiple of ``WORD_BYTES``.
     """
-    if data.numel() % WORD_BYTES:
+    if data.device.type != "cpu":
+        return int(queued_checksum(data, start)) % 2**64
+    _require_words(data, start)
+    total = np.zeros(1, np.uint64)
+    words = data.numpy().view(np.uint32)
+    add_checksum(words, _CONSTANTS, total, start // WORD_BYTES)
+    return int(total[0])
+
+
+def queued_checksum(data: torch.Tensor, start: int = 0) -> torch.Tensor:
+    """Queue the computation of :func:`checksum` on the current stream.
+
+    Args:
+        data: As in :func:`checksum`.
+        start: As in :func:`checksum`.
+
+    Returns:
+        An int64 number on the device of ``data``: the checksum modulo 2^64.
+
+    Raises:
+        ValueError: If length or offset is not a multiple of ``WORD_BYTES``.
+    """
+    _require_words(data, start)
+    words, first = data.view(torch.int32), start // WORD_BYTES
+    total = torch.zeros((), dtype=torch.int64, device=data.device)
+    for begin in range(0, words.numel(), _DEVICE_PASS_WORDS):
+        total += _share(words[begin : begin + _DEVICE_PASS_WORDS], first + begin)
+    return total
+
+
+def _require_words(data: torch.Tensor, start: int) -> None:
+    """Raise ValueError unless a part starts and ends with whole words."""
+    if data.numel() % WORD_BYTES or start % WORD_BYTES:
         raise ValueError(
-            f"A checksum needs whole {WORD_BYTES}-byte words, got {data.numel()} bytes"
+            f"A checksum needs whole {WORD_BYTES}-byte words, got {data.numel()} "
+            f"bytes from {start} on"
         )
-    if data.device.type == "cpu":
-        total = np.zeros(1, np.uint64)
-        add_checksum(data.numpy().view(np.uint32), _CONSTANTS, total)
-        return int(total[0])
-    words = data.view(torch.int32)
-    starts = range(0, words.numel(), _DEVICE_PASS_WORDS)
-    shares = (_share(words[s : s + _DEVICE_PASS_WORDS], s) for s in starts)
-    return sum(int(share) for share in shares) % 2**64
 
 
 def _share(words: torch.Tensor, start: int) -> torch.Tensor:

@@ -16,21 +16,23 @@ def add_checksum(
     words: np.ndarray,
     constants: np.ndarray,
     total: np.ndarray,
+    first_position: int,
     revision: int = SOURCE_REVISION,
 ) -> None:
     """Add the checksum of words to a total, modulo 2^64.
 
     Args:
-        words: uint32 words, the first at position 0.
+        words: uint32 words.
         constants: The uint32 constants of ``checksum``: position step, first and
             second multiplier, weight step.
         total: uint64 array of one element.
+        first_position: Position of the first word.
         revision: See ``Kernel``.
     """
     step, first, second, weight_step = constants
     share = np.uint64(0)
     for index in range(len(words)):
-        position = np.uint32(index)
+        position = np.uint32(first_position + index)
         mixed = np.uint32(words[index] + position * step)
         mixed = np.uint32((mixed ^ (mixed >> np.uint32(15))) * first)
         mixed = np.uint32((mixed ^ (mixed >> np.uint32(13))) * second)

@@ -29,6 +29,9 @@ HEAD_DIM_STEP = 16
 MAX_LAYERS = 2**16 - 1
 """Most programs along the second dimension of a grid."""
 
+_MASK_LAYERS = 64
+"""Layers by which tables of sign masks grow."""
+
 OLDEST_CAPABILITY = (8, 0)
 """The first GPUs with bfloat16."""
 
@@ -53,7 +56,7 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
     return (
         values is not None
         and keys.device == values.device == slots.device
-        and _runs_on(keys.device)
+        and runs_on(keys.device)
         and isinstance(slot.value, ValueField)
         and slot.value.dim == slot.key.dim
         and head_dim % HEAD_DIM_STEP == 0
@@ -130,7 +133,8 @@ def _rotation(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sign masks from ``first_layer`` on, and the rotation matrix."""
     num_layers, _, _, head_dim = keys.shape
-    end = first_layer + num_layers
+    # Parts of one tensor share a table of masks.
+    end = -(-(first_layer + num_layers) // _MASK_LAYERS) * _MASK_LAYERS
     masks = gpu_constants.sign_masks(head_dim, end, keys.device)
     width = gpu_constants.rotation_width(head_dim)
     matrix = gpu_constants.rotation_matrix(width, run, dtype, keys.device)
@@ -155,8 +159,16 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if device.type == "cpu" else torch_dev.device(device)
 
 
-def _runs_on(device: torch.device) -> bool:
-    """Return whether the kernels can run on a device."""
+def runs_on(device: torch.device) -> bool:
+    """Return whether the kernels can run on a device.
+
+    Args:
+        device: The device.
+
+    Returns:
+        True on NVIDIA GPUs from ``OLDEST_CAPABILITY`` on; in Triton's interpreter, on
+        the CPU.
+    """
     if INTERPRETED:
         return device.type == "cpu"
     # ROCm calls its devices "cuda" too.
