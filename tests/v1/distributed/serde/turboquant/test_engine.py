@@ -4,8 +4,8 @@
 # Standard
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-import threading
 from types import SimpleNamespace
+import threading
 
 # Third Party
 import pytest
