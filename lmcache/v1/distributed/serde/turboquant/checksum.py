@@ -8,12 +8,23 @@ so a change within one word always changes the sum; other changes go unnoticed w
 probability near 2^-64. It finds accidents; it does not keep out an adversary.
 """
 
+# Standard
+from functools import partial
+
 # Third Party
 import numpy as np
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_checksum import add_checksum
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_checksum import (
+    BYTES_PER_STEP,
+    add_checksum,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import LANES
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_threads import (
+    run,
+    share_out,
+)
 
 WORD_BYTES = 4
 
@@ -25,17 +36,20 @@ WEIGHT_STEP = 0x27D4EB2F
 
 _CONSTANTS = np.array(
     [POSITION_STEP, FIRST_MULTIPLIER, SECOND_MULTIPLIER, WEIGHT_STEP], np.uint32
-)
+).view(np.int32)
 _MASK = 0xFFFFFFFF
+_BYTES_PER_SHARE = 1 << 18
 _DEVICE_PASS_WORDS = 1 << 22
 """Words mixed at once on a device: enough to keep it busy."""
 
 
-def checksum(data: torch.Tensor) -> int:
+def checksum(data: torch.Tensor, threads: int = 1) -> int:
     """Return the checksum of bytes.
 
     Args:
         data: Contiguous uint8 tensor on any device.
+        threads: Threads to work with on the CPU, as in ``cpu_threads.run``. The
+            checksum does not depend on it.
 
     Returns:
         An unsigned 64-bit number.
@@ -47,14 +61,31 @@ def checksum(data: torch.Tensor) -> int:
         raise ValueError(
             f"A checksum needs whole {WORD_BYTES}-byte words, got {data.numel()} bytes"
         )
-    if data.device.type == "cpu":
-        total = np.zeros(1, np.uint64)
-        add_checksum(data.numpy().view(np.uint32), _CONSTANTS, total)
-        return int(total[0])
-    words = data.view(torch.int32)
+    if data.is_cpu:
+        done = data.numel() // BYTES_PER_STEP * BYTES_PER_STEP
+        total = _sum_on_cpu(data[:done].numpy(), threads)
+        words, first = data[done:].clone().view(torch.int32), done // WORD_BYTES
+    else:
+        total, words, first = 0, data.view(torch.int32), 0
     starts = range(0, words.numel(), _DEVICE_PASS_WORDS)
-    shares = (_share(words[s : s + _DEVICE_PASS_WORDS], s) for s in starts)
-    return sum(int(share) for share in shares) % 2**64
+    shares = [_share(words[s : s + _DEVICE_PASS_WORDS], first + s) for s in starts]
+    return sum(map(int, shares), total) % 2**64
+
+
+def _sum_on_cpu(data: np.ndarray, threads: int) -> int:
+    """Return the checksum of whole steps of the CPU kernel."""
+    shares = share_out(len(data), threads, unit=BYTES_PER_STEP, least=_BYTES_PER_SHARE)
+    totals = [np.zeros(1, np.uint64) for _ in shares]
+    pairs = zip(shares, totals, strict=True)
+    run([partial(_add_share, data, *pair) for pair in pairs], threads)
+    return sum(int(total[0]) for total in totals)
+
+
+def _add_share(data: np.ndarray, share: range, total: np.ndarray) -> None:
+    """Add the checksum of a share of the bytes to a total."""
+    first = share.start // WORD_BYTES
+    positions = np.arange(first, first + LANES).astype(np.int32)
+    add_checksum(data[share.start : share.stop], positions, _CONSTANTS, total)
 
 
 def _share(words: torch.Tensor, start: int) -> torch.Tensor:

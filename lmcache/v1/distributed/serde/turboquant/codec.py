@@ -92,7 +92,7 @@ class TurboQuantSerializer(Serializer):
         parts = zip(tensors, container.layouts, container.spans, strict=True)
         for tensor, layout, span in parts:
             write_payload(tensor.read().to(device), work[span], layout, self._threads)
-        container.seal(work, fingerprint(key))
+        container.seal(work, fingerprint(key), self._threads)
         if work is not buffer:
             buffer.copy_(work)
         finish_work(device)
@@ -172,7 +172,7 @@ class TurboQuantDeserializer(Deserializer):
         tensors = stored_tensors(dst, "destination")
         device = working_device(self._device, buffer, *(x.data for x in tensors))
         work = buffer[: container.total_bytes].to(device)
-        container.verify(work, fingerprint(key))
+        container.verify(work, fingerprint(key), self._threads)
         parts = zip(tensors, container.layouts, container.spans, strict=True)
         for stored, layout, span in parts:
             in_place = stored.is_aligned and stored.data.device == device

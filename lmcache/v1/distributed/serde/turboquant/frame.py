@@ -55,15 +55,23 @@ class BareLayout:
         """Bytes of all payloads."""
         return sum(layout.payload_bytes for layout in self.layouts)
 
-    def seal(self, buffer: torch.Tensor, key_fingerprint: int = 0) -> None:
+    def seal(
+        self, buffer: torch.Tensor, key_fingerprint: int = 0, threads: int = 1
+    ) -> None:
         """Do nothing: the payloads are all there is."""
 
-    def verify(self, buffer: torch.Tensor, key_fingerprint: int | None = None) -> None:
+    def verify(
+        self,
+        buffer: torch.Tensor,
+        key_fingerprint: int | None = None,
+        threads: int = 1,
+    ) -> None:
         """Check that a buffer has room for the payloads, and is no frame.
 
         Args:
             buffer: uint8 tensor that starts with the payloads.
             key_fingerprint: Unused: nothing tells whose payloads they are.
+            threads: Unused: there is no checksum.
 
         Raises:
             ValueError: If it is too small, or starts as a frame does.
@@ -113,30 +121,39 @@ class FrameLayout:
         end = self.spans[-1].stop if self.spans else self.header_bytes
         return round_up(end, self.page_bytes)
 
-    def seal(self, frame: torch.Tensor, key_fingerprint: int = 0) -> None:
+    def seal(
+        self, frame: torch.Tensor, key_fingerprint: int = 0, threads: int = 1
+    ) -> None:
         """Zero what no payload covers, and write the header.
 
         Args:
             frame: uint8 tensor of ``total_bytes``, its payloads in place.
             key_fingerprint: Fingerprint of the object's key; 0 where it has none.
+            threads: Threads that the checksum is computed with on the CPU.
         """
         starts = [span.stop for span in self.spans] or [self.header_bytes]
         stops = [span.start for span in self.spans[1:]] + [self.total_bytes]
         for start, stop in zip(starts, stops, strict=True):
             frame[start:stop] = 0
-        body = checksum(frame[self.header_bytes :])
+        body = checksum(frame[self.header_bytes :], threads)
         header = self._header(key_fingerprint, body).pack()
         frame[: self.header_bytes] = torch.frombuffer(
             bytearray(header), dtype=torch.uint8
         )
 
-    def verify(self, frame: torch.Tensor, key_fingerprint: int | None = None) -> None:
+    def verify(
+        self,
+        frame: torch.Tensor,
+        key_fingerprint: int | None = None,
+        threads: int = 1,
+    ) -> None:
         """Check that a frame is exactly what this layout describes.
 
         Args:
             frame: uint8 tensor that starts with the frame, and may be longer.
             key_fingerprint: Fingerprint of the key that it must be stored under;
                 None accepts any.
+            threads: Threads that the checksum is computed with on the CPU.
 
         Raises:
             ValueError: If the header is corrupt or says anything else, the frame
@@ -154,7 +171,7 @@ class FrameLayout:
                 f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
                 f"got {frame.numel()}"
             )
-        found = checksum(frame[self.header_bytes : self.total_bytes])
+        found = checksum(frame[self.header_bytes : self.total_bytes], threads)
         if found != stored.checksum:
             raise ValueError(
                 f"TurboQuant payload is corrupt: its header has the checksum "

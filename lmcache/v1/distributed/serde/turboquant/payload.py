@@ -2,6 +2,7 @@
 """One tensor's payload: raw layers by copy, the others by the fastest backend."""
 
 # Standard
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -30,19 +31,15 @@ def write_payload(
         threads: Threads that the CPU backend works with.
     """
     views = kv_views(tensor, layout.geometry)
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        start = span.start
-        for view in _select(views, layers):
-            raw = view.reshape(-1).view(torch.uint8)
-            payload[start : start + raw.numel()] = raw
-            start += raw.numel()
+    for raw, stored in _raw_parts(views, payload, layout):
+        stored.copy_(raw)
     slots = payload[layout.compressed_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
-    if cpu.supports(views, slots, layout.slot):
+    if cpu.supports(views, slots):
         cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -62,18 +59,13 @@ def read_payload(
         threads: Threads that the CPU backend works with.
     """
     views = kv_views(tensor, layout.geometry)
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        start = span.start
-        for view in _select(views, layers):
-            stop = start + view.numel() * view.dtype.itemsize
-            # A clone starts at an address that every dtype is aligned to.
-            view.copy_(payload[start:stop].clone().view(view.dtype).view(view.shape))
-            start = stop
+    for raw, stored in _raw_parts(views, payload, layout):
+        raw.copy_(stored)
     if not layout.quantises:
         return
     slots = payload[layout.compressed_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
-    if cpu.supports(views, slots, layout.slot):
+    if cpu.supports(views, slots):
         cpu.decode_layers(slots, views, layout.slot, layout.quant_start, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -99,9 +91,22 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:
-    """Return those layers of keys, and of values where there are any."""
-    return [view[layers] for view in views if view is not None]
+def _raw_parts(
+    views: KVViews, payload: torch.Tensor, layout: PayloadLayout
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pair raw layers of each view, as bytes, with their place in the payload.
+
+    Bytes need no alignment.
+    """
+    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
+        start = span.start
+        for view in views:
+            if view is None or start == span.stop:
+                continue
+            raw = view[layers].view(torch.uint8)
+            stop = start + raw.numel()
+            yield raw, payload[start:stop].view(raw.shape)
+            start = stop
 
 
 def _quantised(views: KVViews, layout: PayloadLayout) -> KVViews:
