@@ -84,7 +84,7 @@ class Engine:
         parts = zip(tensors, container.layouts, container.spans, strict=True)
         for tensor, layout, span in parts:
             write_payload(tensor.read().to(device), work[span], layout, self._threads)
-        container.seal(work, key_fingerprint)
+        container.seal(work, key_fingerprint, self._threads)
         if work is not buffer:
             buffer.copy_(work)
         finish_work(device)
@@ -117,7 +117,7 @@ class Engine:
             except _SHORTAGES as shortage:
                 device = self._instead(shortage)
         work = buffer[: container.total_bytes].to(device)
-        container.verify(work, key_fingerprint)
+        container.verify(work, key_fingerprint, self._threads)
         parts = zip(tensors, container.layouts, container.spans, strict=True)
         for stored, layout, span in parts:
             in_place = stored.is_aligned and stored.data.device == device

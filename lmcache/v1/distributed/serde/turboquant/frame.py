@@ -59,6 +59,7 @@ class BareLayout:
         self,
         buffer: torch.Tensor,
         key_fingerprint: int = 0,
+        threads: int = 1,
         payload_sum: int | None = None,
     ) -> None:
         """Do nothing: the payloads are all there is."""
@@ -80,7 +81,14 @@ class BareLayout:
                 "true"
             )
 
-    verify = check
+    def verify(
+        self,
+        buffer: torch.Tensor,
+        key_fingerprint: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Do what :meth:`check` does: there is no checksum."""
+        self.check(buffer, key_fingerprint)
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,7 @@ class FrameLayout:
         self,
         frame: torch.Tensor,
         key_fingerprint: int = 0,
+        threads: int = 1,
         payload_sum: int | None = None,
     ) -> None:
         """Zero what no payload covers, and write the header.
@@ -138,13 +147,14 @@ class FrameLayout:
         Args:
             frame: uint8 tensor of ``total_bytes``, its payloads in place.
             key_fingerprint: Fingerprint of the object's key; 0 where it has none.
+            threads: Threads that the checksum is computed with on the CPU.
             payload_sum: What the payloads add to the checksum of all after the
                 header; None has it computed.
         """
         for gap in self.gaps:
             frame[gap] = 0
         if payload_sum is None:
-            body_sum = checksum(frame[self.header_bytes :])
+            body_sum = checksum(frame[self.header_bytes :], threads=threads)
         else:
             gap_sums = (
                 checksum(frame[gap], gap.start - self.header_bytes) for gap in self.gaps
@@ -155,20 +165,27 @@ class FrameLayout:
             bytearray(header), dtype=torch.uint8
         )
 
-    def verify(self, frame: torch.Tensor, key_fingerprint: int | None = None) -> None:
+    def verify(
+        self,
+        frame: torch.Tensor,
+        key_fingerprint: int | None = None,
+        threads: int = 1,
+    ) -> None:
         """Check that a frame is exactly what this layout describes.
 
         Args:
             frame: uint8 tensor that starts with the frame, and may be longer.
             key_fingerprint: Fingerprint of the key that it must be stored under;
                 None accepts any.
+            threads: Threads that the checksum is computed with on the CPU.
 
         Raises:
             ValueError: If the header is corrupt or says anything else, the frame
                 is cut short, or a byte of it has changed.
         """
         stored = self.check(frame, key_fingerprint)
-        found = checksum(frame[self.header_bytes : self.total_bytes])
+        body = frame[self.header_bytes : self.total_bytes]
+        found = checksum(body, threads=threads)
         require_checksum(stored, found)
 
     def check(self, frame: torch.Tensor, key_fingerprint: int | None = None) -> int:

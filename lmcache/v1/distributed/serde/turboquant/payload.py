@@ -43,7 +43,7 @@ def write_payload(
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    if cpu.supports(views, slots, layout.slot):
+    if cpu.supports(views, slots):
         cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -75,7 +75,7 @@ def read_payload(
     slots = payload[layout.compressed_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    if cpu.supports(views, slots, layout.slot):
+    if cpu.supports(views, slots):
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)

@@ -15,7 +15,10 @@ import torch
 
 # First Party
 from lmcache import torch_dev
-from lmcache.v1.distributed.serde.turboquant.checksum import queued_checksum
+from lmcache.v1.distributed.serde.turboquant.checksum import (
+    WORD_BYTES,
+    add_device_checksum,
+)
 from lmcache.v1.distributed.serde.turboquant.frame import (
     Container,
     FrameLayout,
@@ -150,7 +153,7 @@ class Encoding(_Operation):
         self._buffer_path.finish()
         if self._header_bytes is None:
             payload_sum = None
-        self._container.seal(self._buffer, key_fingerprint, payload_sum)
+        self._container.seal(self._buffer, key_fingerprint, payload_sum=payload_sum)
 
     def _come_in(self, step: Step, region: Region) -> None:
         inward = self._workspace.inward
@@ -177,8 +180,9 @@ class Encoding(_Operation):
         start = 0
         for span in step.spans:
             stop = start + span.stop - span.start
-            position = span.start - self._header_bytes
-            self._payload_sum += queued_checksum(payload[start:stop], position)
+            words = payload[start:stop].view(torch.int32)
+            position = (span.start - self._header_bytes) // WORD_BYTES
+            add_device_checksum(words, position, self._payload_sum)
             start = stop
 
 
@@ -246,7 +250,8 @@ class Decoding(_Operation):
             offset = start if self._is_resident else 0
             target = self._workspace.memory(offset, piece.numel())
             self._buffer_path.send([piece], target)
-            total += queued_checksum(target, start)
+            words = target.view(torch.int32)
+            add_device_checksum(words, start // WORD_BYTES, total)
         return total
 
     def _verify(self) -> None:

@@ -99,7 +99,7 @@ class TurboQuantCodec:
         data = torch.empty(frame.total_bytes, dtype=torch.uint8, device=device)
         plain = tensor.detach().resolve_neg().contiguous().to(device)
         write_payload(plain, data[frame.spans[0]], layouts[0], self._threads)
-        frame.seal(data)
+        frame.seal(data, threads=self._threads)
         return data.cpu().numpy().tobytes()
 
     @staticmethod
