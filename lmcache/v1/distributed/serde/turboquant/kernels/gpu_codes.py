@@ -124,7 +124,7 @@ def bucketise(
         the highest index, as ``torch.bucketize`` does.
     """
     # The unit is negative: saturation to [0, 1] takes NaN to 0, the highest index.
-    multiple = _fma_saturated(coordinates, factors[:, None], 0.5, PTX) - 0.5
+    multiple = fma_saturated(coordinates, factors[:, None], 0.5, PTX) - 0.5
     square = multiple * multiple
     slope = tl.full(square.shape, POLYNOMIAL[0], tl.float32)
     for index in tl.static_range(1, len(POLYNOMIAL)):
@@ -173,7 +173,7 @@ def centroids(
 
 
 @triton.jit
-def _fma_saturated(x, y, z, PTX: tl.constexpr):
+def fma_saturated(x, y, z, PTX: tl.constexpr):
     """Return ``x * y + z`` rounded once and clamped to [0, 1]; NaN gives 0."""
     if PTX:
         return tl.inline_asm_elementwise(

@@ -96,7 +96,7 @@ def encode_kernel(
     else:
         byte_ptrs = slots_ptr + 2 * first_slot + row * (2 * SLOT[0])
         _encode_float8(key_ptrs, byte_ptrs, exists, HEAD_DIM, FLOAT8)
-    outside = _encode_values(values, slot_ptrs, exists, VALUE_BITS, SLOT, False, PTX)
+    _encode_values(values, slot_ptrs, exists, VALUE_BITS, SLOT, PTX)
     HAS_LARGE: tl.constexpr = source_ptr.dtype.element_ty != tl.float16
     if KEY_BITS < 8 and HAS_LARGE and gpu_tiles.any_row(~(energy <= _ENERGY_LIMIT)):
         tl.debug_barrier()
@@ -105,11 +105,6 @@ def encode_kernel(
         _encode_keys(
             bounded, rotation, slot_ptrs, exists, KEY_BITS, SLOT, HARTLEY, INDEXING, PTX
         )
-    if gpu_tiles.any_row(outside):
-        tl.debug_barrier()
-        again = gpu_tiles.load_chunks(value_ptrs, exists, NUM_CHUNKS, WIDTH)
-        bounded = gpu_tiles.saturated(again)
-        _encode_values(bounded, slot_ptrs, exists, VALUE_BITS, SLOT, True, PTX)
 
 
 @triton.jit
@@ -154,28 +149,22 @@ def _encode_values(
     exists,
     BITS: tl.constexpr,
     SLOT: tl.constexpr,
-    CLAMPS: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Store rows as uniform levels, scale and zero point.
-
-    Returns:
-        Which rows are right only if ``CLAMPS``, of saturated rows.
-    """
+    """Store rows as uniform levels, scale and zero point."""
     least, greatest = gpu_values.extremes(values, PTX)
     scale, zero = gpu_values.scale_and_zero(least, greatest, BITS)
-    inverse = gpu_values.inverse_of(scale)
+    inverse = gpu_values.inverse_of(scale, BITS)
     words = ()
     for index in tl.static_range(len(values)):
         stepped = gpu_values.levels(
-            values[index], zero[:, None], inverse[:, None], BITS, CLAMPS
+            values[index], zero[:, None], inverse[:, None], BITS, PTX
         )
         words = words + (gpu_codes.pack(stepped, BITS),)
     _store_codes(words, slot_ptrs + SLOT[2], exists, BITS)
     halves = tl.join(scale, zero).to(tl.uint16, bitcast=True)
     ptrs = (slot_ptrs + SLOT[3])[:, None] + tl.arange(0, 2)[None, :]
     tl.store(ptrs, halves, exists[:, None])
-    return gpu_values.leave_range(least, greatest, zero, inverse, BITS)
 
 
 @triton.jit

@@ -143,7 +143,7 @@ def saturated(chunks):
         if chunks[index].dtype == tl.float16:
             bounded = bounded + (chunks[index],)
         else:
-            bounded = bounded + (_bounded(chunks[index].to(tl.float32)),)
+            bounded = bounded + (to_half_range(chunks[index].to(tl.float32)),)
     return bounded
 
 
@@ -156,7 +156,7 @@ def any_row(condition):
 @triton.jit
 def to_half(numbers):
     """Round float32 to float16; finite numbers saturate."""
-    return _bounded(numbers).to(tl.float16)
+    return to_half_range(numbers).to(tl.float16)
 
 
 @triton.jit
@@ -167,7 +167,7 @@ def load_half(ptrs, mask):
 
 
 @triton.jit
-def _bounded(numbers):
+def to_half_range(numbers):
     """Clamp finite float32 numbers to the range of float16."""
     clamped = tl.clamp(numbers, -FP16_MAX, FP16_MAX)
     return tl.where(numbers - numbers == 0.0, clamped, numbers)

@@ -8,7 +8,7 @@ import triton.language as tl
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu_codes, gpu_tiles
 
-_TIE = tl.constexpr(1.0 + 2.0**-23)
+_TIE = tl.constexpr(1.0 + 2.0**-22)
 """Lifts a level that ends in one half above it, so that it rounds up."""
 
 
@@ -45,63 +45,48 @@ def scale_and_zero(least, greatest, BITS: tl.constexpr):
         Two float16 tensors ``[rows]``; not finite where an extreme is not.
     """
     TOP_LEVEL: tl.constexpr = 2**BITS - 1
-    step = tl.div_rn(greatest - least, tl.full(least.shape, TOP_LEVEL, tl.float32))
-    return gpu_tiles.to_half(step), gpu_tiles.to_half(least)
+    lowest = gpu_tiles.to_half_range(least)
+    span = gpu_tiles.to_half_range(greatest) - lowest
+    # One correction makes the product with the reciprocal the rounded quotient.
+    quotient = span * (1.0 / TOP_LEVEL)
+    remainder = tl.fma(quotient, tl.full(span.shape, -TOP_LEVEL, tl.float32), span)
+    step = tl.fma(remainder, tl.full(span.shape, 1.0 / TOP_LEVEL, tl.float32), quotient)
+    return step.to(tl.float16), lowest.to(tl.float16)
 
 
 @triton.jit
-def inverse_of(scale):
-    """Return what :func:`levels` multiplies by: 0 where scale is 0 or NaN."""
-    step = scale.to(tl.float32)
-    inverse = tl.div_rn(tl.full(step.shape, _TIE, tl.float32), step)
-    return tl.where(step > 0.0, inverse, 0.0)
+def inverse_of(scale, BITS: tl.constexpr):
+    """Return what :func:`levels` multiplies by: NaN where scale is 0 or not finite.
+
+    Args:
+        scale: Steps, float16 ``[rows]``.
+        BITS: Bits a level.
+    """
+    span = scale.to(tl.float32) * (2**BITS - 1)
+    # The quotient is approximate; a Newton step makes it good to the last bit.
+    inverse = 1.0 / span
+    missing = tl.fma(-span, inverse, tl.full(span.shape, _TIE, tl.float32))
+    return tl.fma(missing, inverse, inverse)
 
 
 @triton.jit
-def levels(numbers, zero, inverse, BITS: tl.constexpr, CLAMPS: tl.constexpr):
-    """Round numbers to levels, halves up.
+def levels(numbers, zero, inverse, BITS: tl.constexpr, PTX: tl.constexpr):
+    """Round numbers to the nearest level there is, halves up, and NaN to 0.
 
     Args:
         numbers: Tensor.
         zero: Zero points, float16; broadcast.
         inverse: Result of :func:`inverse_of`; broadcast.
         BITS: Bits a level.
-        CLAMPS: Whether to clamp to the levels that exist, and NaN to 0.
+        PTX: Whether PTX instructions are available.
 
     Returns:
         float32 tensor: ``gpu_codes.INTEGER_STEP`` plus the level.
     """
-    LOWEST: tl.constexpr = gpu_codes.INTEGER_STEP
-    HIGHEST: tl.constexpr = gpu_codes.INTEGER_STEP + 2**BITS - 1
     above = numbers.to(tl.float32) - zero.to(tl.float32)
-    lowest = tl.full(above.shape, LOWEST, tl.float32)
-    stepped = tl.fma(above, tl.broadcast_to(inverse, above.shape), lowest)
-    if CLAMPS:
-        return tl.where(stepped > LOWEST, tl.minimum(stepped, HIGHEST), LOWEST)
-    else:
-        return stepped
-
-
-@triton.jit
-def leave_range(least, greatest, zero, inverse, BITS: tl.constexpr):
-    """Return which rows need to be saturated or their levels to be clamped.
-
-    Args:
-        least: Each row's least element, float32 ``[rows]``.
-        greatest: Each row's greatest element.
-        zero: Each row's zero point, float16.
-        inverse: Result of :func:`inverse_of`.
-        BITS: Bits a level.
-
-    Returns:
-        int1 ``[rows]``, true for rows that are not finite.
-    """
-    HIGHEST: tl.constexpr = gpu_codes.INTEGER_STEP + 2**BITS - 1
-    lowest = levels(least, zero, inverse, BITS, False)
-    highest = levels(greatest, zero, inverse, BITS, False)
-    has_levels = (lowest >= gpu_codes.INTEGER_STEP) & (highest <= HIGHEST)
-    FP16_MAX: tl.constexpr = gpu_tiles.FP16_MAX
-    return ~(has_levels & (least >= -FP16_MAX) & (greatest <= FP16_MAX))
+    share = gpu_codes.fma_saturated(above, inverse, 0.0, PTX)
+    top = tl.full(share.shape, 2**BITS - 1, tl.float32)
+    return tl.fma(share, top, gpu_codes.INTEGER_STEP)
 
 
 @triton.jit
