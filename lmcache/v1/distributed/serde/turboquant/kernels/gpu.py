@@ -89,7 +89,7 @@ def encode_layers(
             keys,
             slots,
             *_rotation(keys, first_layer, run, dtype),
-            **_strides(views, slots),
+            **_places(views, slots),
             **gpu_launch.encode_options(slot, keys.dtype, _capability(keys.device)),
         )
 
@@ -114,7 +114,7 @@ def decode_layers(
             slots,
             keys,
             *_rotation(keys, first_layer, run, torch.float16),
-            **_strides(views, slots),
+            **_places(views, slots),
             **gpu_launch.decode_options(slot, keys.dtype, _capability(keys.device)),
         )
 
@@ -137,16 +137,18 @@ def _rotation(
     return masks[first_layer:], matrix
 
 
-def _strides(views: KVViews, slots: torch.Tensor) -> dict[str, int]:
+def _places(views: KVViews, slots: torch.Tensor) -> dict[str, int]:
     """Return where the kernels find rows and slots."""
     keys, values = views
     assert values is not None
+    num_rows = keys.shape[1] * keys.shape[2]
     return {
         "value_offset": int(values.storage_offset() - keys.storage_offset()),
         "layer_stride": keys.stride(0),
         "row_stride": keys.stride(2),
         "slots_stride": slots.stride(0) // 2,
-        "num_rows": keys.shape[1] * keys.shape[2],
+        "num_rows": num_rows,
+        "IS_SHORT": num_rows < gpu_launch.TILE_ROWS,
     }
 
 
