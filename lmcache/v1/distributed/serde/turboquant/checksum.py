@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.kernels import has_triton
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_checksum import add_checksum
 
 WORD_BYTES = 4
@@ -23,9 +24,7 @@ SECOND_MULTIPLIER = 0xC2B2AE3D
 WEIGHT_STEP = 0x27D4EB2F
 """Odd 32-bit constants with well spread bits."""
 
-_CONSTANTS = np.array(
-    [POSITION_STEP, FIRST_MULTIPLIER, SECOND_MULTIPLIER, WEIGHT_STEP], np.uint32
-)
+_CONSTANTS = (POSITION_STEP, FIRST_MULTIPLIER, SECOND_MULTIPLIER, WEIGHT_STEP)
 _MASK = 0xFFFFFFFF
 _DEVICE_PASS_WORDS = 1 << 22
 """Words mixed at once on a device: enough to keep it busy."""
@@ -48,13 +47,38 @@ def checksum(data: torch.Tensor) -> int:
             f"A checksum needs whole {WORD_BYTES}-byte words, got {data.numel()} bytes"
         )
     if data.device.type == "cpu":
-        total = np.zeros(1, np.uint64)
-        add_checksum(data.numpy().view(np.uint32), _CONSTANTS, total)
+        total, constants = np.zeros(1, np.uint64), np.array(_CONSTANTS, np.uint32)
+        add_checksum(data.numpy().view(np.uint32), constants, total)
         return int(total[0])
-    words = data.view(torch.int32)
-    starts = range(0, words.numel(), _DEVICE_PASS_WORDS)
-    shares = (_share(words[s : s + _DEVICE_PASS_WORDS], s) for s in starts)
-    return sum(int(share) for share in shares) % 2**64
+    total = torch.zeros(1, dtype=torch.int64, device=data.device)
+    add_device_checksum(data.view(torch.int32), 0, total)
+    return int(total) % 2**64
+
+
+def add_device_checksum(
+    words: torch.Tensor, first_position: int, total: torch.Tensor
+) -> None:
+    """Add what words contribute to a checksum to a total, on an accelerator.
+
+    Nothing waits for the device: the total is complete when the work queued on the
+    current stream is. Parts of the data may be added in any order.
+
+    Args:
+        words: Contiguous int32 tensor.
+        first_position: Position of its first word among all words.
+        total: int64 tensor of one element on the same device; the checksum is its
+            value modulo 2^64.
+    """
+    if has_triton():
+        # First Party
+        from lmcache.v1.distributed.serde.turboquant.kernels import gpu_checksum
+
+        if gpu_checksum.supports(words):
+            gpu_checksum.add_checksum(words, first_position, total, _CONSTANTS)
+            return
+    for start in range(0, words.numel(), _DEVICE_PASS_WORDS):
+        part = words[start : start + _DEVICE_PASS_WORDS]
+        total += _share(part, first_position + start)
 
 
 def _share(words: torch.Tensor, start: int) -> torch.Tensor:

@@ -83,6 +83,9 @@ def levels(numbers, zero, inverse, BITS: tl.constexpr, PTX: tl.constexpr):
     Returns:
         float32 tensor: ``gpu_codes.INTEGER_STEP`` plus the level.
     """
+    if numbers.dtype == tl.float32:
+        # 16-bit numbers beyond float16 lie in the highest level without this.
+        numbers = tl.minimum(numbers, gpu_tiles.FP16_MAX)
     above = numbers.to(tl.float32) - zero.to(tl.float32)
     share = gpu_codes.fma_saturated(above, inverse, 0.0, PTX)
     top = tl.full(share.shape, 2**BITS - 1, tl.float32)
