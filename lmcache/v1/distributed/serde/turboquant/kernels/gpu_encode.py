@@ -130,10 +130,11 @@ def _encode_keys(
     energy = gpu_rotation.sum_of_squares(rotated)
     # A zero row stays zero; NaN and infinity carry over.
     factors = tl.where(energy == 0.0, 0.0, tl.rsqrt(energy)) * INDEX_FACTOR
+    LOWEST_BITS: tl.constexpr = gpu_codes.INTEGER_STEP_BITS
     words = ()
     for index in tl.static_range(len(rotated)):
         stepped = gpu_codes.bucketise(rotated[index], factors, BITS, POLYNOMIAL, PTX)
-        words = words + (gpu_codes.pack(stepped, BITS),)
+        words = words + (gpu_codes.pack(stepped, BITS, LOWEST_BITS),)
     _store_codes(words, slot_ptrs, BITS)
     energy = energy * ENERGY_UNIT
     norms = gpu_tiles.to_half(tl.sqrt(energy)).to(tl.uint16, bitcast=True)
@@ -152,13 +153,12 @@ def _encode_values(
     """Store rows as uniform levels, scale and zero point."""
     least, greatest = gpu_values.extremes(values, PTX)
     scale, zero = gpu_values.scale_and_zero(least, greatest, BITS)
-    inverse = gpu_values.inverse_of(scale, BITS)
+    factors = gpu_values.level_factors(scale, zero)
+    LOWEST_BITS: tl.constexpr = gpu_values.lowest_level_bits(BITS)
     words = ()
     for index in tl.static_range(len(values)):
-        stepped = gpu_values.levels(
-            values[index], zero[:, None], inverse[:, None], BITS, PTX
-        )
-        words = words + (gpu_codes.pack(stepped, BITS),)
+        stepped = gpu_values.levels(values[index], factors, BITS, PTX)
+        words = words + (gpu_codes.pack(stepped, BITS, LOWEST_BITS),)
     _store_codes(words, slot_ptrs + SLOT[2], BITS)
     halves = tl.join(scale, zero).to(tl.uint16, bitcast=True)
     ptrs = (slot_ptrs + SLOT[3])[:, None] + tl.arange(0, 2)[None, :]

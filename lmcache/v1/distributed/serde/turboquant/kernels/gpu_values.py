@@ -11,6 +11,13 @@ from lmcache.v1.distributed.serde.turboquant.kernels import gpu_codes, gpu_tiles
 _TIE = tl.constexpr(1.0 + 2.0**-22)
 """Lifts a level that ends in one half above it, so that it rounds up."""
 
+_UNIT = tl.constexpr(2.0**-24)
+"""Spacing of float32 numbers below 1: one level, before levels are packed."""
+
+_EXPONENT_BITS = tl.constexpr(0x7F800000)
+_SHARE_EXPONENT_BITS = tl.constexpr((254 - 5) << 23)
+"""Exponent of the factor that makes 16 to 32 steps 1, plus that of a step."""
+
 
 @triton.jit
 def extremes(chunks, PTX: tl.constexpr):
@@ -55,41 +62,61 @@ def scale_and_zero(least, greatest, BITS: tl.constexpr):
 
 
 @triton.jit
-def inverse_of(scale, BITS: tl.constexpr):
-    """Return what :func:`levels` multiplies by: NaN where scale is 0 or not finite.
+def level_factors(scale, zero):
+    """Return what :func:`levels` multiplies by and adds.
 
     Args:
         scale: Steps, float16 ``[rows]``.
-        BITS: Bits a level.
+        zero: Zero points, float16 ``[rows]``.
+
+    Returns:
+        float32 ``[rows, 1]``: a power of two that makes more than the highest level
+        1; what to add to make the zero point 0; units a share of 1 is, or 0 where
+        the scale is 0 or not finite.
     """
-    span = scale.to(tl.float32) * (2**BITS - 1)
+    step = scale.to(tl.float32)
+    exponent = step.to(tl.int32, bitcast=True) & _EXPONENT_BITS
+    share = (_SHARE_EXPONENT_BITS - exponent).to(tl.float32, bitcast=True)
     # The quotient is approximate; a Newton step makes it good to the last bit.
+    span = step * share
     inverse = 1.0 / span
     missing = tl.fma(-span, inverse, tl.full(span.shape, _TIE, tl.float32))
-    return tl.fma(missing, inverse, inverse)
+    units = tl.fma(missing, inverse, inverse) * _UNIT
+    units = tl.where((step > 0.0) & (step < float("inf")), units, 0.0)
+    shift = -zero.to(tl.float32) * share
+    return share[:, None], shift[:, None], units[:, None]
 
 
 @triton.jit
-def levels(numbers, zero, inverse, BITS: tl.constexpr, PTX: tl.constexpr):
+def levels(numbers, factors, BITS: tl.constexpr, PTX: tl.constexpr):
     """Round numbers to the nearest level there is, halves up, and NaN to 0.
 
+    Saturation clamps at either end: the share of a number below the zero point to 0,
+    and a level beyond the highest to 1.
+
     Args:
-        numbers: Tensor.
-        zero: Zero points, float16; broadcast.
-        inverse: Result of :func:`inverse_of`; broadcast.
+        numbers: Tensor ``[rows, width]``.
+        factors: Result of :func:`level_factors`.
         BITS: Bits a level.
         PTX: Whether PTX instructions are available.
 
     Returns:
-        float32 tensor: ``gpu_codes.INTEGER_STEP`` plus the level.
+        float32 ``[rows, width]``: the level less the highest, in units of 2**-24,
+        plus 1; for ``gpu_codes.pack`` from ``lowest_level_bits`` on.
     """
     if numbers.dtype == tl.float32:
-        # 16-bit numbers beyond float16 lie in the highest level without this.
+        # 16-bit numbers beyond float16 have the highest level without this.
         numbers = tl.minimum(numbers, gpu_tiles.FP16_MAX)
-    above = numbers.to(tl.float32) - zero.to(tl.float32)
-    share = gpu_codes.fma_saturated(above, inverse, 0.0, PTX)
-    top = tl.full(share.shape, 2**BITS - 1, tl.float32)
-    return tl.fma(share, top, gpu_codes.INTEGER_STEP)
+    share, shift, units = factors
+    shares = gpu_codes.fma_saturated(numbers.to(tl.float32), share, shift, PTX)
+    LOWEST: tl.constexpr = 1.0 - _UNIT * (2**BITS - 1)
+    return gpu_codes.fma_saturated(shares, units, LOWEST, PTX)
+
+
+@triton.constexpr_function
+def lowest_level_bits(bits):
+    """Return the bit pattern of level 0, as :func:`levels` returns it."""
+    return 0x3F800000 - (2**bits - 1)
 
 
 @triton.jit
