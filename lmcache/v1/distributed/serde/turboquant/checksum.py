@@ -24,7 +24,7 @@ SECOND_MULTIPLIER = 0xC2B2AE3D
 WEIGHT_STEP = 0x27D4EB2F
 """Odd 32-bit constants with well spread bits."""
 
-_CONSTANTS = (POSITION_STEP, FIRST_MULTIPLIER, SECOND_MULTIPLIER, WEIGHT_STEP)
+CONSTANTS = (POSITION_STEP, FIRST_MULTIPLIER, SECOND_MULTIPLIER, WEIGHT_STEP)
 _MASK = 0xFFFFFFFF
 _DEVICE_PASS_WORDS = 1 << 22
 """Words mixed at once on a device: enough to keep it busy."""
@@ -47,7 +47,7 @@ def checksum(data: torch.Tensor) -> int:
             f"A checksum needs whole {WORD_BYTES}-byte words, got {data.numel()} bytes"
         )
     if data.device.type == "cpu":
-        total, constants = np.zeros(1, np.uint64), np.array(_CONSTANTS, np.uint32)
+        total, constants = np.zeros(1, np.uint64), np.array(CONSTANTS, np.uint32)
         add_checksum(data.numpy().view(np.uint32), constants, total)
         return int(total[0])
     total = torch.zeros(1, dtype=torch.int64, device=data.device)
@@ -74,7 +74,7 @@ def add_device_checksum(
         from lmcache.v1.distributed.serde.turboquant.kernels import gpu_checksum
 
         if gpu_checksum.supports(words):
-            gpu_checksum.add_checksum(words, first_position, total, _CONSTANTS)
+            gpu_checksum.add_checksum(words, first_position, total, CONSTANTS)
             return
     for start in range(0, words.numel(), _DEVICE_PASS_WORDS):
         part = words[start : start + _DEVICE_PASS_WORDS]

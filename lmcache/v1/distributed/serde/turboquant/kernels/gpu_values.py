@@ -76,7 +76,7 @@ def level_factors(scale, zero):
     """
     step = scale.to(tl.float32)
     exponent = step.to(tl.int32, bitcast=True) & _EXPONENT_BITS
-    share = (_SHARE_EXPONENT_BITS - exponent).to(tl.float32, bitcast=True)
+    share = (-exponent + _SHARE_EXPONENT_BITS).to(tl.float32, bitcast=True)
     # The quotient is approximate; a Newton step makes it good to the last bit.
     span = step * share
     inverse = 1.0 / span
