@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.kernels import has_triton
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_checksum import (
     BYTES_PER_STEP,
     add_checksum,
@@ -87,6 +88,13 @@ def add_device_checksum(
         total: int64 tensor of one element on the same device; the checksum is its
             value modulo 2^64.
     """
+    if has_triton():
+        # First Party
+        from lmcache.v1.distributed.serde.turboquant.kernels import gpu_checksum
+
+        if gpu_checksum.supports(words):
+            gpu_checksum.add_checksum(words, first_position, total, CONSTANTS)
+            return
     for start in range(0, words.numel(), _DEVICE_PASS_WORDS):
         part = words[start : start + _DEVICE_PASS_WORDS]
         total += _share(part, first_position + start)

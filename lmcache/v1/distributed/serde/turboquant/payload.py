@@ -2,8 +2,6 @@
 """One tensor's payload: raw layers by copy, the others by the fastest backend."""
 
 # Standard
-from functools import lru_cache
-from importlib.util import find_spec
 from types import ModuleType
 
 # Third Party
@@ -11,7 +9,7 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import reference
-from lmcache.v1.distributed.serde.turboquant.kernels import cpu
+from lmcache.v1.distributed.serde.turboquant.kernels import cpu, has_triton
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
@@ -86,19 +84,13 @@ def _gpu_or_reference(
     views: KVViews, slots: torch.Tensor, slot: SlotLayout
 ) -> ModuleType:
     """Return the GPU backend where it can work on these tensors."""
-    if slots.is_cpu or not _has_triton():
+    if slots.is_cpu or not has_triton():
         return reference
     # Triton is optional, and takes long to import.
     # First Party
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 
     return gpu if gpu.supports(views, slots, slot) else reference
-
-
-@lru_cache(maxsize=1)
-def _has_triton() -> bool:
-    """Return whether Triton is installed."""
-    return find_spec("triton") is not None
 
 
 def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:

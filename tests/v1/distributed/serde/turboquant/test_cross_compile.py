@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import os
 import subprocess
 import sys
+from typing import Any
 
 # Third Party
 import pytest
@@ -25,8 +26,19 @@ CASES = [
     (80, "bfloat16", "turboquant_k8v4", 128),
     (89, "bfloat16", "turboquant_k8v4", 128),
     (120, "bfloat16", "turboquant_k8v4", 128),
+    *(
+        (86, dtype, preset, 128)
+        for dtype in ("float16", "bfloat16", "float32")
+        for preset in ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_3bit_nc")
+    ),
 ]
-"""Every generation, every dtype with every width of codes, with and without float8."""
+"""Every generation, every dtype with every width of codes, with and without float8.
+
+Compute capability 8.6 takes all of them: it is the newest without float8, and has
+the least shared memory and the fewest warps.
+"""
+
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
 
 POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
 
@@ -34,10 +46,7 @@ POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
 def compile_case(capability: int, dtype: str, preset: str, head_dim: int) -> None:
     """Compile both kernels; needs a process where Triton does not interpret."""
     # Third Party
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
     import torch
-    import triton
 
     # First Party
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu, gpu_launch
@@ -64,26 +73,66 @@ def compile_case(capability: int, dtype: str, preset: str, head_dim: int) -> Non
             "slots_stride": "i64",
             "num_rows": "i32",
         }
-        source = ASTSource(kernel, signature, constexprs=options)
-        target = GPUTarget("cuda", capability, 32)
-        compiled = triton.compile(source, target=target, options=launch)
-        assert compiled.asm["cubin"]
+        options["IS_SHORT"] = False
+        compile_kernel(kernel, signature, options, launch, capability)
 
 
-def compile_elsewhere(cases: list[tuple[int, str, str, int]]) -> str:
-    """Compile ``cases`` in a process of their own; return what went wrong."""
+def compile_checksum() -> None:
+    """Compile the checksum kernel for every generation."""
+    # First Party
+    from lmcache.v1.distributed.serde.turboquant import checksum
+    from lmcache.v1.distributed.serde.turboquant.kernels import gpu_checksum
+
+    signature = {
+        "words_ptr": "*i32",
+        "total_ptr": "*i64",
+        "num_words": "i64",
+        "first_position": "i64",
+        "CONSTANTS": "constexpr",
+        "BLOCK_WORDS": "constexpr",
+    }
+    options: dict[str, object] = {
+        "CONSTANTS": checksum.CONSTANTS,
+        "BLOCK_WORDS": gpu_checksum.BLOCK_WORDS,
+    }
+    launch: dict[str, object] = {"num_warps": gpu_checksum.NUM_WARPS}
+    for capability in CAPABILITIES:
+        kernel = gpu_checksum.checksum_kernel
+        compile_kernel(kernel, signature, options, launch, capability)
+
+
+def compile_kernel(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, object],
+    launch: dict[str, object],
+    capability: int,
+) -> None:
+    """Compile a kernel to machine code of one compute capability."""
+    # Third Party
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    import triton
+
+    source = ASTSource(kernel, signature, constexprs=constants)
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options=launch)
+    assert compiled.asm["cubin"]
+
+
+def compile_elsewhere(calls: list[str]) -> str:
+    """Make calls in a process of their own; return what went wrong."""
     environment = {key: os.environ[key] for key in os.environ if "TRITON" not in key}
-    code = (
-        f"from {__spec__.name} import compile_case\n"
-        f"for case in {cases!r}: print(case, flush=True); compile_case(*case)"
-    )
+    code = f"from {__spec__.name} import compile_case, compile_checksum\n"
+    code += "\n".join(f"print({call!r}, flush=True); {call}" for call in calls)
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
     return result.stdout + result.stderr if result.returncode else ""
 
 
-def test_kernels_compile_for_every_generation():
+def test_kernels_compile_for_every_generation() -> None:
+    calls = [f"compile_case{case}" for case in CASES] + ["compile_checksum()"]
     with ThreadPoolExecutor(2) as processes:
-        failures = list(processes.map(compile_elsewhere, [CASES[::2], CASES[1::2]]))
+        failures = list(processes.map(compile_elsewhere, [calls[::2], calls[1::2]]))
     assert failures == ["", ""]

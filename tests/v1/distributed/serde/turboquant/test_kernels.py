@@ -14,7 +14,7 @@ from tests.v1.distributed.serde.turboquant.gpu_helpers import DEVICE, needs_gpu
 # isort: split
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels import gpu
+from lmcache.v1.distributed.serde.turboquant.kernels import gpu, gpu_device
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
 from tests.v1.distributed.serde.turboquant.closeness import (
@@ -37,7 +37,7 @@ from tests.v1.distributed.serde.turboquant.helpers import (
     slot_of,
 )
 
-NUM_LAYERS, NUM_TOKENS, NUM_HEADS = 2, 5, 3
+NUM_LAYERS, NUM_TOKENS, NUM_HEADS = 2, 7, 3
 
 CASES = [(preset, 128, dtype) for preset in PRESET_NAMES for dtype in KV_DTYPES] + [
     (preset, head_dim, torch.bfloat16)
@@ -94,7 +94,7 @@ def encode(tensor: torch.Tensor, layout: PayloadLayout, poison: int) -> torch.Te
     padded = torch.full(shape, poison, dtype=torch.uint8, device=DEVICE)
     slots = padded[:, :num_tokens]
     views = compressed_views(tensor.to(DEVICE), layout)
-    assert gpu.INTERPRETED or gpu.supports(views, slots, layout.slot)
+    assert gpu_device.INTERPRETED or gpu.supports(views, slots, layout.slot)
     gpu.encode_layers(views, slots, layout.slot, layout.quant_start)
     assert (padded[:, num_tokens:] == poison).all()
     return slots.cpu()
@@ -236,7 +236,7 @@ def test_kernels_without_ptx_do_as_those_with_it(
     layout = layout_of(tensor, preset, 128)
     slots = encode(tensor, layout, 0)
     restored = decode(slots, layout)
-    monkeypatch.setattr(gpu, "INTERPRETED", True)
+    monkeypatch.setattr(gpu_device, "INTERPRETED", True)
     views = compressed_views(tensor, layout)
     assert_slots_alike(encode(tensor, layout, 0), slots, views, layout.slot)
     assert_restored_alike(decode(slots, layout), restored, 128)

@@ -36,7 +36,9 @@ def pack_kernel(codes_ptr, words_ptr, numbers_ptr, BITS: tl.constexpr):
     row = tl.arange(0, 16)[:, None]
     places = row * 32 + tl.arange(0, 32)[None, :]
     codes = tl.load(codes_ptr + places)
-    words = gpu_codes.pack(codes.to(tl.float32) + gpu_codes.INTEGER_STEP, BITS)
+    words = gpu_codes.pack(
+        codes.to(tl.float32) + gpu_codes.INTEGER_STEP, BITS, gpu_codes.INTEGER_STEP_BITS
+    )
     tl.store(words_ptr + row * 4 + tl.arange(0, 4)[None, :], words)
     numbers = gpu_codes.join_positions(gpu_codes.unpack(words, BITS))
     tl.store(numbers_ptr + places, numbers)

@@ -5,17 +5,15 @@ All layers of a call take one launch on the current stream. Nothing waits for
 the device.
 """
 
-# Standard
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
-
 # Third Party
 import torch
-import triton
 
 # First Party
-from lmcache import torch_dev
-from lmcache.v1.distributed.serde.turboquant.kernels import gpu_constants, gpu_launch
+from lmcache.v1.distributed.serde.turboquant.kernels import (
+    gpu_constants,
+    gpu_device,
+    gpu_launch,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
@@ -26,17 +24,11 @@ MAX_HEAD_DIM = 256
 HEAD_DIM_STEP = 16
 """Least width of a matrix product; slots then have even sizes and offsets."""
 
-MAX_LAYERS = 2**16 - 1
-"""Most programs along the second dimension of a grid."""
-
 _MASK_LAYERS = 64
 """Layers by which tables of sign masks grow."""
 
-OLDEST_CAPABILITY = (8, 0)
-"""The first GPUs with bfloat16."""
-
-INTERPRETED = not isinstance(encode_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on CPU tensors and without PTX."""
+MAX_LAYERS = 2**16 - 1
+"""Most programs along the second dimension of a grid."""
 
 
 def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
@@ -56,7 +48,7 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
     return (
         values is not None
         and keys.device == values.device == slots.device
-        and runs_on(keys.device)
+        and gpu_device.runs_on(keys.device)
         and isinstance(slot.value, ValueField)
         and slot.value.dim == slot.key.dim
         and head_dim % HEAD_DIM_STEP == 0
@@ -87,13 +79,15 @@ def encode_layers(
     keys = views[0]
     dtype = torch.float16 if keys.dtype == torch.float16 else torch.bfloat16
     run = gpu_constants.FRAGMENT_RUN
-    with _current(keys.device):
+    with gpu_device.current(keys.device):
         encode_kernel[_grid(keys)](
             keys,
             slots,
             *_rotation(keys, first_layer, run, dtype),
-            **_strides(views, slots),
-            **gpu_launch.encode_options(slot, keys.dtype, _capability(keys.device)),
+            **_places(views, slots),
+            **gpu_launch.encode_options(
+                slot, keys.dtype, gpu_device.capability_of(keys.device)
+            ),
         )
 
 
@@ -112,13 +106,15 @@ def decode_layers(
         return
     keys = views[0]
     run = gpu_constants.JOINED_RUN
-    with _current(keys.device):
+    with gpu_device.current(keys.device):
         decode_kernel[_grid(keys)](
             slots,
             keys,
             *_rotation(keys, first_layer, run, torch.float16),
-            **_strides(views, slots),
-            **gpu_launch.decode_options(slot, keys.dtype, _capability(keys.device)),
+            **_places(views, slots),
+            **gpu_launch.decode_options(
+                slot, keys.dtype, gpu_device.capability_of(keys.device)
+            ),
         )
 
 
@@ -133,7 +129,7 @@ def _rotation(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sign masks from ``first_layer`` on, and the rotation matrix."""
     num_layers, _, _, head_dim = keys.shape
-    # Parts of one tensor share a table of masks.
+    # Parts of one tensor share a table.
     end = -(-(first_layer + num_layers) // _MASK_LAYERS) * _MASK_LAYERS
     masks = gpu_constants.sign_masks(head_dim, end, keys.device)
     width = gpu_constants.rotation_width(head_dim)
@@ -141,47 +137,16 @@ def _rotation(
     return masks[first_layer:], matrix
 
 
-def _strides(views: KVViews, slots: torch.Tensor) -> dict[str, int]:
+def _places(views: KVViews, slots: torch.Tensor) -> dict[str, int]:
     """Return where the kernels find rows and slots."""
     keys, values = views
     assert values is not None
+    num_rows = keys.shape[1] * keys.shape[2]
     return {
         "value_offset": int(values.storage_offset() - keys.storage_offset()),
         "layer_stride": keys.stride(0),
         "row_stride": keys.stride(2),
         "slots_stride": slots.stride(0) // 2,
-        "num_rows": keys.shape[1] * keys.shape[2],
+        "num_rows": num_rows,
+        "IS_SHORT": num_rows < gpu_launch.TILE_ROWS,
     }
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Make ``device`` the current one where it is an accelerator."""
-    return nullcontext() if device.type == "cpu" else torch_dev.device(device)
-
-
-def runs_on(device: torch.device) -> bool:
-    """Return whether the kernels can run on a device.
-
-    Args:
-        device: The device.
-
-    Returns:
-        True on NVIDIA GPUs from ``OLDEST_CAPABILITY`` on; in Triton's interpreter, on
-        the CPU.
-    """
-    if INTERPRETED:
-        return device.type == "cpu"
-    # ROCm calls its devices "cuda" too.
-    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
-    return is_nvidia and _cuda_capability(device) >= OLDEST_CAPABILITY
-
-
-def _capability(device: torch.device) -> tuple[int, int] | None:
-    """Return the compute capability, or None for the interpreter."""
-    return None if INTERPRETED else _cuda_capability(device)
-
-
-@lru_cache(maxsize=64)
-def _cuda_capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a CUDA device."""
-    return torch_dev.get_device_capability(device)

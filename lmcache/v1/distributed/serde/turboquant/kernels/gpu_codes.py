@@ -24,12 +24,14 @@ INTEGER_STEP_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
-def pack(stepped, BITS: tl.constexpr):
-    """Pack codes that were rounded by adding ``INTEGER_STEP``.
+def pack(stepped, BITS: tl.constexpr, LOWEST_BITS: tl.constexpr):
+    """Pack codes that are the distances of float32 numbers from the lowest.
 
     Args:
-        stepped: float32 ``[rows, width]``, ``INTEGER_STEP`` plus a code.
+        stepped: float32 ``[rows, width]``, as many numbers above the lowest one as
+            the code says.
         BITS: Bits a code.
+        LOWEST_BITS: Bit pattern of the number that stands for code 0.
 
     Returns:
         int32 words ``[rows, width / 8]``.
@@ -37,7 +39,7 @@ def pack(stepped, BITS: tl.constexpr):
     ROWS: tl.constexpr = stepped.shape[0]
     WORDS: tl.constexpr = stepped.shape[1] // CODES_PER_WORD
     REPEATED: tl.constexpr = (2 ** (BITS * CODES_PER_WORD) - 1) // (2**BITS - 1)
-    EXCESS: tl.constexpr = INTEGER_STEP_BITS * REPEATED % 2**32
+    EXCESS: tl.constexpr = LOWEST_BITS * REPEATED % 2**32
     codes = stepped.to(tl.int32, bitcast=True).reshape(ROWS, WORDS, CODES_PER_WORD)
     shifts = tl.arange(0, CODES_PER_WORD) * BITS
     # The constant bits of the summands add up to EXCESS, modulo 2**32.
@@ -124,7 +126,7 @@ def bucketise(
         the highest index, as ``torch.bucketize`` does.
     """
     # The unit is negative: saturation to [0, 1] takes NaN to 0, the highest index.
-    multiple = _fma_saturated(coordinates, factors[:, None], 0.5, PTX) - 0.5
+    multiple = fma_saturated(coordinates, factors[:, None], 0.5, PTX) - 0.5
     square = multiple * multiple
     slope = tl.full(square.shape, POLYNOMIAL[0], tl.float32)
     for index in tl.static_range(1, len(POLYNOMIAL)):
@@ -173,7 +175,7 @@ def centroids(
 
 
 @triton.jit
-def _fma_saturated(x, y, z, PTX: tl.constexpr):
+def fma_saturated(x, y, z, PTX: tl.constexpr):
     """Return ``x * y + z`` rounded once and clamped to [0, 1]; NaN gives 0."""
     if PTX:
         return tl.inline_asm_elementwise(

@@ -44,6 +44,7 @@ def decode_kernel(
     TILE_ROWS: tl.constexpr,
     LOOKUPS: tl.constexpr,
     FLOAT8: tl.constexpr,
+    IS_SHORT: tl.constexpr,
 ):
     """Restore the rows of one program.
 
@@ -66,24 +67,23 @@ def decode_kernel(
         TILE_ROWS: Rows of a tile.
         LOOKUPS: ``gpu_lookup.assembly`` of each term, or None.
         FLOAT8: Whether the GPU converts from float8.
+        IS_SHORT: Whether a layer has fewer rows than a tile.
     """
     NUM_CHUNKS: tl.constexpr = HEAD_DIM // WIDTH
     DTYPE: tl.constexpr = target_ptr.dtype.element_ty
     layer = tl.program_id(1).to(tl.int64)
-    start = tl.program_id(0) * TILE_ROWS
-    row = tl.arange(0, TILE_ROWS)
-    exists = start + row < num_rows
+    start, row = gpu_tiles.tile_rows(num_rows, TILE_ROWS, IS_SHORT)
     first_slot = layer * slots_stride + start.to(tl.int64) * SLOT[0]
     slot_ptrs = slots_ptr.to(tl.pointer_type(tl.uint16)) + first_slot + row * SLOT[0]
     first_key = target_ptr + layer * layer_stride + start.to(tl.int64) * row_stride
     key_ptrs = first_key + (row * row_stride)[:, None]
     value_ptrs = key_ptrs + value_offset
-    levels = _load_codes(slot_ptrs + SLOT[2], exists, NUM_CHUNKS, WIDTH, VALUE_BITS)
-    scale = gpu_tiles.load_half(slot_ptrs + SLOT[3], exists)
-    zero = gpu_tiles.load_half(slot_ptrs + SLOT[3] + 1, exists)
+    levels = _load_codes(slot_ptrs + SLOT[2], NUM_CHUNKS, WIDTH, VALUE_BITS)
+    scale = gpu_tiles.load_half(slot_ptrs + SLOT[3])
+    zero = gpu_tiles.load_half(slot_ptrs + SLOT[3] + 1)
     if KEY_BITS < 8:
-        words = _load_codes(slot_ptrs, exists, NUM_CHUNKS, WIDTH, KEY_BITS)
-        norms = gpu_tiles.load_half(slot_ptrs + SLOT[1], exists)
+        words = _load_codes(slot_ptrs, NUM_CHUNKS, WIDTH, KEY_BITS)
+        norms = gpu_tiles.load_half(slot_ptrs + SLOT[1])
         masks_ptr += layer * HEAD_DIM
         masks = gpu_rotation.load_masks(masks_ptr, TILE_ROWS, NUM_CHUNKS, WIDTH)
         matrix = gpu_rotation.load_matrix(matrix_ptr, WIDTH)
@@ -91,25 +91,25 @@ def decode_kernel(
         for index in tl.static_range(NUM_CHUNKS):
             chunk = keys[index].to(DTYPE)
             chunk = gpu_rotation.flip_signs(chunk, masks[index], LOOKUPS is not None)
-            gpu_tiles.store_chunk(key_ptrs, chunk, exists, index * WIDTH)
+            gpu_tiles.store_chunk(key_ptrs, chunk, index * WIDTH)
     else:
         byte_ptrs = slots_ptr + 2 * first_slot + row * (2 * SLOT[0])
-        _restore_float8(byte_ptrs, key_ptrs, exists, HEAD_DIM, FLOAT8)
+        _restore_float8(byte_ptrs, key_ptrs, HEAD_DIM, FLOAT8)
     for index in tl.static_range(NUM_CHUNKS):
         chunk = _restore_values(levels[index], scale, zero, VALUE_BITS)
         chunk = gpu_values.saturated(chunk, scale, zero, DTYPE)
-        gpu_tiles.store_chunk(value_ptrs, chunk, exists, index * WIDTH)
+        gpu_tiles.store_chunk(value_ptrs, chunk, index * WIDTH)
 
 
 @triton.jit
 def _load_codes(
-    pair_ptrs, exists, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr, BITS: tl.constexpr
+    pair_ptrs, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr, BITS: tl.constexpr
 ):
     """Load packed codes as a tuple of chunks, int32 ``[rows, WIDTH / 8]``."""
     COUNT: tl.constexpr = WIDTH // gpu_codes.CODES_PER_WORD
     words = ()
     for index in tl.static_range(NUM_CHUNKS):
-        chunk = gpu_tiles.load_words(pair_ptrs, exists, index * COUNT, COUNT, BITS)
+        chunk = gpu_tiles.load_words(pair_ptrs, index * COUNT, COUNT, BITS)
         words = words + (chunk,)
     return words
 
@@ -157,13 +157,11 @@ def _restore_values(words, scale, zero, BITS: tl.constexpr):
 
 
 @triton.jit
-def _restore_float8(
-    byte_ptrs, key_ptrs, exists, HEAD_DIM: tl.constexpr, FLOAT8: tl.constexpr
-):
+def _restore_float8(byte_ptrs, key_ptrs, HEAD_DIM: tl.constexpr, FLOAT8: tl.constexpr):
     """Convert rows from float8."""
     WIDTH: tl.constexpr = HEAD_DIM & -HEAD_DIM
-    rows = gpu_tiles.load_chunks(byte_ptrs[:, None], exists, HEAD_DIM // WIDTH, WIDTH)
+    rows = gpu_tiles.load_chunks(byte_ptrs[:, None], HEAD_DIM // WIDTH, WIDTH)
     for index in tl.static_range(len(rows)):
         numbers = gpu_float8.decode_e4m3(rows[index], FLOAT8)
         numbers = numbers.to(key_ptrs.dtype.element_ty)
-        gpu_tiles.store_chunk(key_ptrs, numbers, exists, index * WIDTH)
+        gpu_tiles.store_chunk(key_ptrs, numbers, index * WIDTH)

@@ -51,6 +51,7 @@ def encode_kernel(
     TILE_ROWS: tl.constexpr,
     PTX: tl.constexpr,
     FLOAT8: tl.constexpr,
+    IS_SHORT: tl.constexpr,
 ):
     """Encode the rows of one program.
 
@@ -74,42 +75,36 @@ def encode_kernel(
         TILE_ROWS: Rows of a tile.
         PTX: Whether PTX instructions are available.
         FLOAT8: Whether the GPU converts to float8.
+        IS_SHORT: Whether a layer has fewer rows than a tile.
     """
     NUM_CHUNKS: tl.constexpr = HEAD_DIM // WIDTH
     layer = tl.program_id(1).to(tl.int64)
-    start = tl.program_id(0) * TILE_ROWS
-    row = tl.arange(0, TILE_ROWS)
-    exists = start + row < num_rows
+    start, row = gpu_tiles.tile_rows(num_rows, TILE_ROWS, IS_SHORT)
     first_key = source_ptr + layer * layer_stride + start.to(tl.int64) * row_stride
     key_ptrs = first_key + (row * row_stride)[:, None]
     value_ptrs = key_ptrs + value_offset
     first_slot = layer * slots_stride + start.to(tl.int64) * SLOT[0]
     slot_ptrs = slots_ptr.to(tl.pointer_type(tl.uint16)) + first_slot + row * SLOT[0]
     if KEY_BITS < 8:
-        keys = gpu_tiles.load_chunks(key_ptrs, exists, NUM_CHUNKS, WIDTH)
-    values = gpu_tiles.load_chunks(value_ptrs, exists, NUM_CHUNKS, WIDTH)
+        keys = gpu_tiles.load_chunks(key_ptrs, NUM_CHUNKS, WIDTH)
+    values = gpu_tiles.load_chunks(value_ptrs, NUM_CHUNKS, WIDTH)
     if KEY_BITS < 8:
         rotation = masks_ptr + layer * HEAD_DIM, matrix_ptr
         energy = _encode_keys(
-            keys, rotation, slot_ptrs, exists, KEY_BITS, SLOT, HARTLEY, INDEXING, PTX
+            keys, rotation, slot_ptrs, KEY_BITS, SLOT, HARTLEY, INDEXING, PTX
         )
     else:
         byte_ptrs = slots_ptr + 2 * first_slot + row * (2 * SLOT[0])
-        _encode_float8(key_ptrs, byte_ptrs, exists, HEAD_DIM, FLOAT8)
-    outside = _encode_values(values, slot_ptrs, exists, VALUE_BITS, SLOT, False, PTX)
+        _encode_float8(key_ptrs, byte_ptrs, HEAD_DIM, FLOAT8)
+    _encode_values(values, slot_ptrs, VALUE_BITS, SLOT, PTX)
     HAS_LARGE: tl.constexpr = source_ptr.dtype.element_ty != tl.float16
     if KEY_BITS < 8 and HAS_LARGE and gpu_tiles.any_row(~(energy <= _ENERGY_LIMIT)):
         tl.debug_barrier()
-        again = gpu_tiles.load_chunks(key_ptrs, exists, NUM_CHUNKS, WIDTH)
+        again = gpu_tiles.load_chunks(key_ptrs, NUM_CHUNKS, WIDTH)
         bounded = gpu_tiles.saturated(again)
         _encode_keys(
-            bounded, rotation, slot_ptrs, exists, KEY_BITS, SLOT, HARTLEY, INDEXING, PTX
+            bounded, rotation, slot_ptrs, KEY_BITS, SLOT, HARTLEY, INDEXING, PTX
         )
-    if gpu_tiles.any_row(outside):
-        tl.debug_barrier()
-        again = gpu_tiles.load_chunks(value_ptrs, exists, NUM_CHUNKS, WIDTH)
-        bounded = gpu_tiles.saturated(again)
-        _encode_values(bounded, slot_ptrs, exists, VALUE_BITS, SLOT, True, PTX)
 
 
 @triton.jit
@@ -117,7 +112,6 @@ def _encode_keys(
     keys,
     rotation,
     slot_ptrs,
-    exists,
     BITS: tl.constexpr,
     SLOT: tl.constexpr,
     HARTLEY: tl.constexpr,
@@ -136,14 +130,15 @@ def _encode_keys(
     energy = gpu_rotation.sum_of_squares(rotated)
     # A zero row stays zero; NaN and infinity carry over.
     factors = tl.where(energy == 0.0, 0.0, tl.rsqrt(energy)) * INDEX_FACTOR
+    LOWEST_BITS: tl.constexpr = gpu_codes.INTEGER_STEP_BITS
     words = ()
     for index in tl.static_range(len(rotated)):
         stepped = gpu_codes.bucketise(rotated[index], factors, BITS, POLYNOMIAL, PTX)
-        words = words + (gpu_codes.pack(stepped, BITS),)
-    _store_codes(words, slot_ptrs, exists, BITS)
+        words = words + (gpu_codes.pack(stepped, BITS, LOWEST_BITS),)
+    _store_codes(words, slot_ptrs, BITS)
     energy = energy * ENERGY_UNIT
     norms = gpu_tiles.to_half(tl.sqrt(energy)).to(tl.uint16, bitcast=True)
-    tl.store(slot_ptrs + SLOT[1], norms, exists)
+    tl.store(slot_ptrs + SLOT[1], norms)
     return energy
 
 
@@ -151,35 +146,27 @@ def _encode_keys(
 def _encode_values(
     values,
     slot_ptrs,
-    exists,
     BITS: tl.constexpr,
     SLOT: tl.constexpr,
-    CLAMPS: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Store rows as uniform levels, scale and zero point.
-
-    Returns:
-        Which rows are right only if ``CLAMPS``, of saturated rows.
-    """
+    """Store rows as uniform levels, scale and zero point."""
     least, greatest = gpu_values.extremes(values, PTX)
     scale, zero = gpu_values.scale_and_zero(least, greatest, BITS)
-    inverse = gpu_values.inverse_of(scale)
+    factors = gpu_values.level_factors(scale, zero)
+    LOWEST_BITS: tl.constexpr = gpu_values.lowest_level_bits(BITS)
     words = ()
     for index in tl.static_range(len(values)):
-        stepped = gpu_values.levels(
-            values[index], zero[:, None], inverse[:, None], BITS, CLAMPS
-        )
-        words = words + (gpu_codes.pack(stepped, BITS),)
-    _store_codes(words, slot_ptrs + SLOT[2], exists, BITS)
+        stepped = gpu_values.levels(values[index], factors, BITS, PTX)
+        words = words + (gpu_codes.pack(stepped, BITS, LOWEST_BITS),)
+    _store_codes(words, slot_ptrs + SLOT[2], BITS)
     halves = tl.join(scale, zero).to(tl.uint16, bitcast=True)
     ptrs = (slot_ptrs + SLOT[3])[:, None] + tl.arange(0, 2)[None, :]
-    tl.store(ptrs, halves, exists[:, None])
-    return gpu_values.leave_range(least, greatest, zero, inverse, BITS)
+    tl.store(ptrs, halves)
 
 
 @triton.jit
-def _store_codes(words, pair_ptrs, exists, BITS: tl.constexpr):
+def _store_codes(words, pair_ptrs, BITS: tl.constexpr):
     """Store the words of a tuple of chunks."""
     CHUNK_PAIRS: tl.constexpr = words[0].shape[1] * BITS // 2
     closed = ()
@@ -189,16 +176,14 @@ def _store_codes(words, pair_ptrs, exists, BITS: tl.constexpr):
     NUM_CHUNKS: tl.constexpr = len(words) // len(joined)
     for index in tl.static_range(len(joined)):
         ptrs = pair_ptrs + index * NUM_CHUNKS * CHUNK_PAIRS
-        gpu_tiles.store_words(ptrs, joined[index], exists, NUM_CHUNKS, CHUNK_PAIRS)
+        gpu_tiles.store_words(ptrs, joined[index], NUM_CHUNKS, CHUNK_PAIRS)
 
 
 @triton.jit
-def _encode_float8(
-    key_ptrs, byte_ptrs, exists, HEAD_DIM: tl.constexpr, FLOAT8: tl.constexpr
-):
+def _encode_float8(key_ptrs, byte_ptrs, HEAD_DIM: tl.constexpr, FLOAT8: tl.constexpr):
     """Store rows as float8."""
     WIDTH: tl.constexpr = HEAD_DIM & -HEAD_DIM
-    rows = gpu_tiles.load_chunks(key_ptrs, exists, HEAD_DIM // WIDTH, WIDTH)
+    rows = gpu_tiles.load_chunks(key_ptrs, HEAD_DIM // WIDTH, WIDTH)
     for index in tl.static_range(len(rows)):
         code = gpu_float8.encode_e4m3(rows[index].to(tl.float32), FLOAT8)
-        gpu_tiles.store_chunk(byte_ptrs[:, None], code, exists, index * WIDTH)
+        gpu_tiles.store_chunk(byte_ptrs[:, None], code, index * WIDTH)

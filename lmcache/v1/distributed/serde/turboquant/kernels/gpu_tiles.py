@@ -16,46 +16,63 @@ FP16_MAX = tl.constexpr(65504.0)
 
 
 @triton.jit
-def load_chunks(row_ptrs, exists, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr):
+def tile_rows(num_rows, ROWS: tl.constexpr, IS_SHORT: tl.constexpr):
+    """Return a program's first row, and its rows counted from there.
+
+    Nothing needs a mask: the last tile overlaps the one before it, and where there
+    are fewer rows than a tile has, the tile repeats the last one. Rows that are
+    written twice get the same bytes.
+
+    Args:
+        num_rows: Rows that there are.
+        ROWS: Rows of a tile.
+        IS_SHORT: Whether ``num_rows < ROWS``.
+
+    Returns:
+        An int32 number, and int32 ``[ROWS]``.
+    """
+    row = tl.arange(0, ROWS)
+    if IS_SHORT:
+        return num_rows * 0, tl.minimum(row, num_rows - 1)
+    else:
+        return tl.minimum(tl.program_id(0) * ROWS, num_rows - ROWS), row
+
+
+@triton.jit
+def load_chunks(row_ptrs, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr):
     """Load rows as a tuple of ``NUM_CHUNKS`` tensors ``[rows, WIDTH]``.
 
     Args:
         row_ptrs: Pointers to the rows' first elements, ``[rows, 1]``.
-        exists: Which rows exist, ``[rows]``; others read as zeros.
         NUM_CHUNKS: Chunks of a row.
         WIDTH: Elements of a chunk.
     """
     columns = tl.arange(0, WIDTH)[None, :]
     chunks = ()
     for index in tl.static_range(NUM_CHUNKS):
-        ptrs = row_ptrs + (index * WIDTH + columns)
-        chunks = chunks + (tl.load(ptrs, exists[:, None], other=0),)
+        chunks = chunks + (tl.load(row_ptrs + (index * WIDTH + columns)),)
     return chunks
 
 
 @triton.jit
-def store_chunk(row_ptrs, chunk, exists, FIRST: tl.constexpr):
+def store_chunk(row_ptrs, chunk, FIRST: tl.constexpr):
     """Store a chunk ``[rows, width]`` from column ``FIRST`` of its rows on.
 
     Args:
         row_ptrs: Pointers to the rows' first elements, ``[rows, 1]``.
         chunk: The elements.
-        exists: Which rows to write, ``[rows]``.
         FIRST: First column.
     """
     columns = FIRST + tl.arange(0, chunk.shape[1])[None, :]
-    tl.store(row_ptrs + columns, chunk, exists[:, None])
+    tl.store(row_ptrs + columns, chunk)
 
 
 @triton.jit
-def load_words(
-    pair_ptrs, mask, FIRST: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr
-):
+def load_words(pair_ptrs, FIRST: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr):
     """Load words of packed codes.
 
     Args:
         pair_ptrs: uint16 pointers to the first word of each row, ``[rows]``.
-        mask: Which rows exist, ``[rows]``; others read as zeros.
         FIRST: First word to load.
         COUNT: Words to load.
         BITS: Bits a code, so bytes a word.
@@ -67,8 +84,8 @@ def load_words(
     # by neighbouring threads.
     word = FIRST + tl.arange(0, COUNT)
     ptrs = pair_ptrs[None, :] + (word * BITS // 2)[:, None]
-    low = tl.load(ptrs, mask[None, :], other=0).to(tl.uint32)
-    high = tl.load(ptrs + 1, mask[None, :], other=0).to(tl.uint32)
+    low = tl.load(ptrs).to(tl.uint32)
+    high = tl.load(ptrs + 1).to(tl.uint32)
     both = low | (high << 16)
     if BITS % 2:
         both = both >> ((word % 2) * 8).to(tl.uint32)[:, None]
@@ -76,15 +93,12 @@ def load_words(
 
 
 @triton.jit
-def store_words(
-    pair_ptrs, words, exists, NUM_CHUNKS: tl.constexpr, CHUNK_PAIRS: tl.constexpr
-):
+def store_words(pair_ptrs, words, NUM_CHUNKS: tl.constexpr, CHUNK_PAIRS: tl.constexpr):
     """Store words as pairs of 16-bit numbers.
 
     Args:
         pair_ptrs: uint16 pointers to where each row's first word goes, ``[rows]``.
         words: int32 ``[rows, count]``, as many a chunk.
-        exists: Which rows to write, ``[rows]``.
         NUM_CHUNKS: Chunks that the words belong to.
         CHUNK_PAIRS: 16-bit numbers of a chunk to store.
     """
@@ -92,12 +106,13 @@ def store_words(
     COUNT: tl.constexpr = 2 * words.shape[1]
     pairs = tl.join(words, words >> 16).to(tl.uint16).reshape(ROWS, COUNT)
     column = tl.arange(0, COUNT)
-    keep = exists[:, None]
-    if CHUNK_PAIRS < COUNT // NUM_CHUNKS:
+    if CHUNK_PAIRS == COUNT // NUM_CHUNKS:
+        tl.store(pair_ptrs[:, None] + column[None, :], pairs)
+    else:
         place = column % (COUNT // NUM_CHUNKS)
         column = column // (COUNT // NUM_CHUNKS) * CHUNK_PAIRS + place
-        keep = keep & (place < CHUNK_PAIRS)[None, :]
-    tl.store(pair_ptrs[:, None] + column[None, :], pairs, keep)
+        keep = (place < CHUNK_PAIRS)[None, :]
+        tl.store(pair_ptrs[:, None] + column[None, :], pairs, keep)
 
 
 @triton.jit
@@ -143,7 +158,7 @@ def saturated(chunks):
         if chunks[index].dtype == tl.float16:
             bounded = bounded + (chunks[index],)
         else:
-            bounded = bounded + (_bounded(chunks[index].to(tl.float32)),)
+            bounded = bounded + (to_half_range(chunks[index].to(tl.float32)),)
     return bounded
 
 
@@ -156,18 +171,17 @@ def any_row(condition):
 @triton.jit
 def to_half(numbers):
     """Round float32 to float16; finite numbers saturate."""
-    return _bounded(numbers).to(tl.float16)
+    return to_half_range(numbers).to(tl.float16)
 
 
 @triton.jit
-def load_half(ptrs, mask):
-    """Load float16 from uint16 pointers as float32 ``[rows]``; zeros if masked."""
-    bits = tl.load(ptrs, mask, other=0)
-    return bits.to(tl.float16, bitcast=True).to(tl.float32)
+def load_half(ptrs):
+    """Load float16 from uint16 pointers as float32 ``[rows]``."""
+    return tl.load(ptrs).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def _bounded(numbers):
+def to_half_range(numbers):
     """Clamp finite float32 numbers to the range of float16."""
     clamped = tl.clamp(numbers, -FP16_MAX, FP16_MAX)
     return tl.where(numbers - numbers == 0.0, clamped, numbers)

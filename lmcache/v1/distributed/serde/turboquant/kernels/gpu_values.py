@@ -8,8 +8,15 @@ import triton.language as tl
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu_codes, gpu_tiles
 
-_TIE = tl.constexpr(1.0 + 2.0**-23)
+_TIE = tl.constexpr(1.0 + 2.0**-22)
 """Lifts a level that ends in one half above it, so that it rounds up."""
+
+_UNIT = tl.constexpr(2.0**-24)
+"""Spacing of float32 numbers below 1: one level, before levels are packed."""
+
+_EXPONENT_BITS = tl.constexpr(0x7F800000)
+_SHARE_EXPONENT_BITS = tl.constexpr((254 - 5) << 23)
+"""Exponent of the factor that makes 16 to 32 steps 1, plus that of a step."""
 
 
 @triton.jit
@@ -45,63 +52,71 @@ def scale_and_zero(least, greatest, BITS: tl.constexpr):
         Two float16 tensors ``[rows]``; not finite where an extreme is not.
     """
     TOP_LEVEL: tl.constexpr = 2**BITS - 1
-    step = tl.div_rn(greatest - least, tl.full(least.shape, TOP_LEVEL, tl.float32))
-    return gpu_tiles.to_half(step), gpu_tiles.to_half(least)
+    lowest = gpu_tiles.to_half_range(least)
+    span = gpu_tiles.to_half_range(greatest) - lowest
+    # One correction makes the product with the reciprocal the rounded quotient.
+    quotient = span * (1.0 / TOP_LEVEL)
+    remainder = tl.fma(quotient, tl.full(span.shape, -TOP_LEVEL, tl.float32), span)
+    step = tl.fma(remainder, tl.full(span.shape, 1.0 / TOP_LEVEL, tl.float32), quotient)
+    return step.to(tl.float16), lowest.to(tl.float16)
 
 
 @triton.jit
-def inverse_of(scale):
-    """Return what :func:`levels` multiplies by: 0 where scale is 0 or NaN."""
+def level_factors(scale, zero):
+    """Return what :func:`levels` multiplies by and adds.
+
+    Args:
+        scale: Steps, float16 ``[rows]``.
+        zero: Zero points, float16 ``[rows]``.
+
+    Returns:
+        float32 ``[rows, 1]``: a power of two that makes more than the highest level
+        1; what to add to make the zero point 0; units a share of 1 is, or 0 where
+        the scale is 0 or not finite.
+    """
     step = scale.to(tl.float32)
-    inverse = tl.div_rn(tl.full(step.shape, _TIE, tl.float32), step)
-    return tl.where(step > 0.0, inverse, 0.0)
+    exponent = step.to(tl.int32, bitcast=True) & _EXPONENT_BITS
+    share = (-exponent + _SHARE_EXPONENT_BITS).to(tl.float32, bitcast=True)
+    # The quotient is approximate; a Newton step makes it good to the last bit.
+    span = step * share
+    inverse = 1.0 / span
+    missing = tl.fma(-span, inverse, tl.full(span.shape, _TIE, tl.float32))
+    units = tl.fma(missing, inverse, inverse) * _UNIT
+    units = tl.where((step > 0.0) & (step < float("inf")), units, 0.0)
+    shift = -zero.to(tl.float32) * share
+    return share[:, None], shift[:, None], units[:, None]
 
 
 @triton.jit
-def levels(numbers, zero, inverse, BITS: tl.constexpr, CLAMPS: tl.constexpr):
-    """Round numbers to levels, halves up.
+def levels(numbers, factors, BITS: tl.constexpr, PTX: tl.constexpr):
+    """Round numbers to the nearest level there is, halves up, and NaN to 0.
+
+    Saturation clamps at either end: the share of a number below the zero point to 0,
+    and a level beyond the highest to 1.
 
     Args:
-        numbers: Tensor.
-        zero: Zero points, float16; broadcast.
-        inverse: Result of :func:`inverse_of`; broadcast.
+        numbers: Tensor ``[rows, width]``.
+        factors: Result of :func:`level_factors`.
         BITS: Bits a level.
-        CLAMPS: Whether to clamp to the levels that exist, and NaN to 0.
+        PTX: Whether PTX instructions are available.
 
     Returns:
-        float32 tensor: ``gpu_codes.INTEGER_STEP`` plus the level.
+        float32 ``[rows, width]``: the level less the highest, in units of 2**-24,
+        plus 1; for ``gpu_codes.pack`` from ``lowest_level_bits`` on.
     """
-    LOWEST: tl.constexpr = gpu_codes.INTEGER_STEP
-    HIGHEST: tl.constexpr = gpu_codes.INTEGER_STEP + 2**BITS - 1
-    above = numbers.to(tl.float32) - zero.to(tl.float32)
-    lowest = tl.full(above.shape, LOWEST, tl.float32)
-    stepped = tl.fma(above, tl.broadcast_to(inverse, above.shape), lowest)
-    if CLAMPS:
-        return tl.where(stepped > LOWEST, tl.minimum(stepped, HIGHEST), LOWEST)
-    else:
-        return stepped
+    if numbers.dtype == tl.float32:
+        # 16-bit numbers beyond float16 have the highest level without this.
+        numbers = tl.minimum(numbers, gpu_tiles.FP16_MAX)
+    share, shift, units = factors
+    shares = gpu_codes.fma_saturated(numbers.to(tl.float32), share, shift, PTX)
+    LOWEST: tl.constexpr = 1.0 - _UNIT * (2**BITS - 1)
+    return gpu_codes.fma_saturated(shares, units, LOWEST, PTX)
 
 
-@triton.jit
-def leave_range(least, greatest, zero, inverse, BITS: tl.constexpr):
-    """Return which rows need to be saturated or their levels to be clamped.
-
-    Args:
-        least: Each row's least element, float32 ``[rows]``.
-        greatest: Each row's greatest element.
-        zero: Each row's zero point, float16.
-        inverse: Result of :func:`inverse_of`.
-        BITS: Bits a level.
-
-    Returns:
-        int1 ``[rows]``, true for rows that are not finite.
-    """
-    HIGHEST: tl.constexpr = gpu_codes.INTEGER_STEP + 2**BITS - 1
-    lowest = levels(least, zero, inverse, BITS, False)
-    highest = levels(greatest, zero, inverse, BITS, False)
-    has_levels = (lowest >= gpu_codes.INTEGER_STEP) & (highest <= HIGHEST)
-    FP16_MAX: tl.constexpr = gpu_tiles.FP16_MAX
-    return ~(has_levels & (least >= -FP16_MAX) & (greatest <= FP16_MAX))
+@triton.constexpr_function
+def lowest_level_bits(bits):
+    """Return the bit pattern of level 0, as :func:`levels` returns it."""
+    return 0x3F800000 - (2**bits - 1)
 
 
 @triton.jit
