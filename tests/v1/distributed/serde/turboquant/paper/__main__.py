@@ -18,8 +18,8 @@ from tests.v1.distributed.serde.turboquant.paper.table import (
     results_table,
 )
 
-BEGIN = "<!-- made by `make validate ARGS=--document`: begin -->"
-END = "<!-- made by `make validate ARGS=--document`: end -->"
+BEGIN = "<!-- written by the command above with --document: begin -->"
+END = "<!-- written by the command above with --document: end -->"
 DOCUMENT = Path(__file__).parents[6] / "docs/design/v1/distributed/serde/turboquant.md"
 
 

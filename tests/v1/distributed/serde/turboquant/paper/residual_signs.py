@@ -122,7 +122,7 @@ def product_distortion(subject: ProductCodec) -> list[Result]:
 
     The four results against the bounds are the paper's table of values: 1.57, 0.56,
     0.18 and 0.047 over d. 0xSero/turboquant's check wants the error to fall by half
-    with each bit, as it does without the signs of the residual.
+    with each bit, as it does with the signs of the residual dropped or negated.
     """
     results = []
     for bits in BITS:
