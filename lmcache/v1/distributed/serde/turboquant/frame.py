@@ -9,7 +9,7 @@ headers and believes no number in one.
 
 # Standard
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 # Third Party
@@ -26,6 +26,7 @@ from lmcache.v1.distributed.serde.turboquant.header import (
     Header,
     TensorRecord,
     header_bytes,
+    stored_checksum,
 )
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
 
@@ -42,6 +43,9 @@ class BareLayout:
     """
 
     layouts: tuple[PayloadLayout, ...]
+
+    body_start = 0
+    """Offset of the first byte after a header."""
 
     @cached_property
     def spans(self) -> tuple[slice, ...]:
@@ -128,6 +132,11 @@ class FrameLayout:
         end = self.spans[-1].stop if self.spans else self.header_bytes
         return round_up(end, self.page_bytes)
 
+    @property
+    def body_start(self) -> int:
+        """Offset of the first byte after the header."""
+        return self.header_bytes
+
     @cached_property
     def gaps(self) -> tuple[slice, ...]:
         """Byte ranges after the header that no payload covers; they are zero."""
@@ -152,14 +161,11 @@ class FrameLayout:
                 header; None has it computed.
         """
         for gap in self.gaps:
-            frame[gap] = 0
+            frame[gap].zero_()
         if payload_sum is None:
             body_sum = checksum(frame[self.header_bytes :], threads=threads)
         else:
-            gap_sums = (
-                checksum(frame[gap], gap.start - self.header_bytes) for gap in self.gaps
-            )
-            body_sum = (payload_sum + sum(gap_sums)) % 2**64
+            body_sum = (payload_sum + self._gap_sum) % 2**64
         header = self._header(key_fingerprint, body_sum).pack()
         frame[: self.header_bytes] = torch.frombuffer(
             bytearray(header), dtype=torch.uint8
@@ -202,19 +208,41 @@ class FrameLayout:
             ValueError: If the header is corrupt or says anything else, or the frame
                 is cut short.
         """
-        head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
+        head = bytes(frame[: self.header_bytes].cpu().numpy())
+        if key_fingerprint is None or not self._begins(head, key_fingerprint):
+            # Headers of other objects may be longer.
+            head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
+            self._compare(head, key_fingerprint)
+        if frame.numel() < self.total_bytes:
+            raise ValueError(
+                f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
+                f"got {frame.numel()}"
+            )
+        return stored_checksum(head)
+
+    def _begins(self, head: bytes, key_fingerprint: int) -> bool:
+        """Return whether ``head`` is the header of this layout and key."""
+        if len(head) < self.header_bytes:
+            return False
+        return head == self._header(key_fingerprint, stored_checksum(head)).pack()
+
+    def _compare(self, head: bytes, key_fingerprint: int | None) -> None:
+        """Raise ValueError, and say why, unless ``head`` starts with the header."""
         stored = Header.unpack(head)
         if key_fingerprint is None:
             key_fingerprint = stored.key_fingerprint
         expected = self._header(key_fingerprint, stored.checksum)
         if head[: self.header_bytes] != expected.pack():
             raise ValueError(f"TurboQuant payload {_difference(stored, expected)}")
-        if frame.numel() < self.total_bytes:
-            raise ValueError(
-                f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
-                f"got {frame.numel()}"
-            )
-        return stored.checksum
+
+    @cached_property
+    def _gap_sum(self) -> int:
+        """What the zeros that no payload covers add to the checksum."""
+        zeros = torch.zeros(self.page_bytes + ALIGNMENT_BYTES, dtype=torch.uint8)
+        return sum(
+            checksum(zeros[: gap.stop - gap.start], gap.start - self.header_bytes)
+            for gap in self.gaps
+        )
 
     def _header(self, key_fingerprint: int, body_checksum: int) -> Header:
         """Return the header of a frame of that key and checksum."""
@@ -245,7 +273,17 @@ def container_of(
     Raises:
         ValueError: If the serde cannot store such an object.
     """
-    layouts = layouts_of(description, config)
+    return _container_of(tuple(description.shapes), tuple(description.dtypes), config)
+
+
+@lru_cache(maxsize=256)
+def _container_of(
+    shapes: tuple[torch.Size, ...],
+    dtypes: tuple[torch.dtype, ...],
+    config: TurboQuantSerdeConfig,
+) -> Container:
+    """Do what :func:`container_of` does, once for all objects of a layout."""
+    layouts = layouts_of(MemoryLayoutDesc(list(shapes), list(dtypes)), config)
     if not config.framed:
         return BareLayout(layouts)
     frame = FrameLayout(layouts)

@@ -281,6 +281,11 @@ def fingerprint(key: ObjectKey) -> int:
     return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
 
 
+def stored_checksum(head: bytes) -> int:
+    """Return the checksum in a header's bytes, whatever else is in them."""
+    return _PREFACE.unpack_from(head)[-1]
+
+
 def header_bytes(num_records: int) -> int:
     """Return the size of a header that describes ``num_records`` tensors."""
     content = _PREFACE.size + num_records * _RECORD.size + _CRC.size

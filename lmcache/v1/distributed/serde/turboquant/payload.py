@@ -80,6 +80,27 @@ def read_payload(
         backend.decode_layers(slots, views, layout.slot, first_layer)
 
 
+def runs_on_gpu(
+    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout
+) -> bool:
+    """Return whether the GPU's kernels do all the work on a tensor.
+
+    Args:
+        tensor: As for :func:`write_payload`.
+        payload: As for :func:`write_payload`.
+        layout: As for :func:`write_payload`.
+
+    Returns:
+        False where another backend works, or layers are copied.
+    """
+    if not layout.quantises or any(x.stop > x.start for x in layout.raw_layers):
+        return False
+    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = slots[:, : layout.geometry.num_tokens]
+    views = kv_views(tensor, layout.geometry)
+    return _gpu_or_reference(views, slots, layout.slot) is not reference
+
+
 def _gpu_or_reference(
     views: KVViews, slots: torch.Tensor, slot: SlotLayout
 ) -> ModuleType:

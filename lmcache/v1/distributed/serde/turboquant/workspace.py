@@ -43,6 +43,12 @@ class Region:
 class Workspace:
     """Device memory and streams of one thread; freed with the last reference to it.
 
+    Attributes:
+        device: The accelerator.
+        inward: Stream of what comes in.
+        outward: Stream of what goes out.
+        total: int64 number on the device, for the checksum of the object at work.
+
     Args:
         device: The accelerator.
         num_bytes: Device memory to ask for, and most pinned memory to use.
@@ -56,7 +62,8 @@ class Workspace:
         self._memory = [_allocate(device, num_bytes)]
         finalize(self, _give_back, self._memory).atexit = False
         self._pinned = torch.empty(0, dtype=torch.uint8)
-        self._number = torch.empty(1, dtype=torch.int64, pin_memory=_is_real(device))
+        self.total = torch.zeros((), dtype=torch.int64, device=device)
+        self._number = torch.zeros((), dtype=torch.int64, pin_memory=_is_real(device))
         self._number_is_here = torch_dev.Event()
         self._events: list[Any] = []
         with torch_dev.device(device):
@@ -131,17 +138,13 @@ class Workspace:
         """Return whether the accelerator can copy from and to a host tensor itself."""
         return _is_real(self.device) and tensor.is_pinned()
 
-    def zero(self) -> torch.Tensor:
-        """Return an int64 number 0 on the device."""
-        return torch.zeros((), dtype=torch.int64, device=self.device)
-
-    def fetch(self, number: torch.Tensor) -> None:
-        """Queue the copy of an int64 number to the host, on the current stream."""
-        self._number.copy_(number, non_blocking=True)
+    def fetch_total(self) -> None:
+        """Queue the copy of ``total`` to the host, on the current stream."""
+        self._number.copy_(self.total, non_blocking=True)
         self._number_is_here.record()
 
-    def fetched(self) -> int:
-        """Wait for the number that was fetched last, and return it."""
+    def fetched_total(self) -> int:
+        """Wait for the total that was fetched last, and return it."""
         self._number_is_here.synchronize()
         return int(self._number)
 

@@ -4,10 +4,10 @@
 # Standard
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from typing import Any
 import os
 import subprocess
 import sys
-from typing import Any
 
 # Third Party
 import pytest
