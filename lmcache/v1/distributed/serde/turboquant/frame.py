@@ -107,6 +107,14 @@ class FrameLayout:
     layouts: tuple[PayloadLayout, ...]
     page_bytes: int = PAGE_BYTES
 
+    def __hash__(self) -> int:
+        """Return the hash of the fields, computed once."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.layouts, self.page_bytes))
+
     @cached_property
     def records(self) -> tuple[TensorRecord, ...]:
         """What the header says of the tensors; raises ValueError like ``of``."""
@@ -144,6 +152,11 @@ class FrameLayout:
         stops = [span.start for span in self.spans[1:]] + [self.total_bytes]
         return tuple(map(slice, starts, stops))
 
+    def clear_gaps(self, frame: torch.Tensor) -> None:
+        """Zero what neither header nor payloads cover."""
+        for gap in self.gaps:
+            frame[gap].zero_()
+
     def seal(
         self,
         frame: torch.Tensor,
@@ -160,8 +173,7 @@ class FrameLayout:
             payload_sum: What the payloads add to the checksum of all after the
                 header; None has it computed.
         """
-        for gap in self.gaps:
-            frame[gap].zero_()
+        self.clear_gaps(frame)
         if payload_sum is None:
             body_sum = checksum(frame[self.header_bytes :], threads=threads)
         else:

@@ -3,11 +3,13 @@
 
 # Standard
 from collections.abc import Sequence
+from weakref import finalize
 
 # Third Party
 import torch
 
 # First Party
+from lmcache import torch_dev
 from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.staging_decode import Decoding
 from lmcache.v1.distributed.serde.turboquant.staging_encode import Encoding
@@ -20,6 +22,8 @@ _OPERATIONS_KEPT = 16
 class Stager:
     """Encodes and decodes host tensors on an accelerator, for one thread.
 
+    The device memory is given back with the last reference.
+
     Args:
         device: The accelerator.
         num_bytes: Most device memory, and most pinned memory, to use.
@@ -30,9 +34,11 @@ class Stager:
 
     def __init__(self, device: torch.device, num_bytes: int) -> None:
         self.device = device
-        self._workspace = Workspace(device, num_bytes)
+        self._workspaces = [Workspace(device, num_bytes)]
         self._encodings: dict[Container, Encoding] = {}
         self._decodings: dict[Container, Decoding] = {}
+        kept = (self._encodings, self._decodings, self._workspaces)
+        finalize(self, _give_back, *kept).atexit = False
 
     def encode(
         self,
@@ -52,10 +58,12 @@ class Stager:
         Raises:
             MemoryShortage: If the device memory is too little for a layer.
         """
-        if container not in self._encodings:
+        encoding = self._encodings.get(container)
+        if encoding is None:
             _make_room(self._encodings)
-            self._encodings[container] = Encoding(self._workspace, container)
-        self._encodings[container].run(tensors, buffer, key_fingerprint)
+            encoding = Encoding(self._workspaces[0], container)
+            self._encodings[container] = encoding
+        encoding.run(tensors, buffer, key_fingerprint)
 
     def decode(
         self,
@@ -77,13 +85,22 @@ class Stager:
             MemoryShortage: If the device memory is too little for a layer.
             ValueError: If the buffer is not what ``container`` describes.
         """
-        if container not in self._decodings:
+        decoding = self._decodings.get(container)
+        if decoding is None:
             _make_room(self._decodings)
-            self._decodings[container] = Decoding(self._workspace, container)
-        self._decodings[container].run(buffer, tensors, key_fingerprint)
+            decoding = Decoding(self._workspaces[0], container)
+            self._decodings[container] = decoding
+        decoding.run(buffer, tensors, key_fingerprint)
 
 
 def _make_room(operations: dict) -> None:
     """Drop the operation that was prepared first where there are many."""
     if len(operations) >= _OPERATIONS_KEPT:
         del operations[next(iter(operations))]
+
+
+def _give_back(*kept: dict | list) -> None:
+    """Drop all that refers to device memory, then empty torch's cache of it."""
+    for things in kept:
+        things.clear()
+    torch_dev.empty_cache()

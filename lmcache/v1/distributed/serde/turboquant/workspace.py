@@ -4,7 +4,6 @@
 # Standard
 from dataclasses import dataclass
 from typing import Any
-from weakref import finalize
 
 # Third Party
 import torch
@@ -41,7 +40,7 @@ class Region:
 
 
 class Workspace:
-    """Device memory and streams of one thread; freed with the last reference to it.
+    """Device memory and streams of one thread.
 
     Attributes:
         device: The accelerator.
@@ -59,8 +58,7 @@ class Workspace:
 
     def __init__(self, device: torch.device, num_bytes: int) -> None:
         self.device = device
-        self._memory = [_allocate(device, num_bytes)]
-        finalize(self, _give_back, self._memory).atexit = False
+        self._memory = _allocate(device, num_bytes)
         self._pinned = torch.empty(0, dtype=torch.uint8)
         self.total = torch.zeros((), dtype=torch.int64, device=device)
         self._number = torch.zeros((), dtype=torch.int64, pin_memory=_is_real(device))
@@ -73,11 +71,11 @@ class Workspace:
     @property
     def num_bytes(self) -> int:
         """Bytes of device memory."""
-        return self._memory[0].numel()
+        return self._memory.numel()
 
     def memory(self, start: int, num_bytes: int) -> torch.Tensor:
         """Return ``num_bytes`` of device memory from ``start`` on."""
-        return self._memory[0][start : start + num_bytes]
+        return self._memory[start : start + num_bytes]
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
         """Return page-locked host memory, the same at every call.
@@ -157,12 +155,6 @@ def aligned(num_bytes: int) -> int:
 def _is_real(device: torch.device) -> bool:
     """Return whether a device has memory of its own; tests stage on the CPU."""
     return device.type != "cpu"
-
-
-def _give_back(memory: list[torch.Tensor]) -> None:
-    """Free device memory, also from torch's cache of it."""
-    memory.clear()
-    torch_dev.empty_cache()
 
 
 def _allocate(device: torch.device, num_bytes: int) -> torch.Tensor:

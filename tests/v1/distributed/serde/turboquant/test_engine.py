@@ -4,6 +4,7 @@
 # Standard
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 import threading
 
 # Third Party
@@ -136,7 +137,7 @@ def test_an_exhausted_gpu_leaves_the_work_to_the_cpu(warnings: LogRecorder) -> N
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-7)
     try:
-        payload = host_encode(TENSOR, CONFIG)
+        payload = host_encode(TENSOR, replace(CONFIG, staging_mib=4096))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.equal(payload, expected)
