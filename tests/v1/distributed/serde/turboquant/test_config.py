@@ -16,12 +16,13 @@ def test_defaults_are_the_documented_ones() -> None:
     config = TurboQuantSerdeConfig.from_kwargs({})
     assert config == TurboQuantSerdeConfig(
         preset="turboquant_k8v4",
-        head_dim=128,
+        head_dim=None,
         block_size=16,
         skip_first_layers=2,
         skip_last_layers=2,
         cuda_device="",
     )
+    assert config.key_dim == 128
 
 
 @pytest.mark.parametrize("preset", PRESET_NAMES)
