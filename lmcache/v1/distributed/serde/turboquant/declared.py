@@ -11,8 +11,9 @@ nothing is declared and ``auto`` decides by the shape.
 from dataclasses import dataclass, replace
 
 # First Party
-from lmcache.v1.distributed.kv_content import KVContent, TensorFormat
+from lmcache.v1.distributed.kv_content import OPAQUE, KVContent, TensorFormat
 from lmcache.v1.distributed.serde.turboquant.config import TensorRule
+from lmcache.v1.distributed.serde.turboquant.kv_layout import KVGeometry
 from lmcache.v1.distributed.serde.turboquant.settings import is_head_dim
 
 SPLIT_FORMATS = frozenset(
@@ -108,6 +109,29 @@ def resolved_rule(rule: TensorRule, tensor_format: TensorFormat | None) -> Tenso
         head_dim=rule.head_dim or declared.head_dim or None,
         value_head_dim=rule.value_head_dim or declared.value_head_dim,
     )
+
+
+def format_of(geometry: KVGeometry) -> TensorFormat | None:
+    """Return a format that declares what a tensor was read as.
+
+    Args:
+        geometry: The tensor's.
+
+    Returns:
+        The format, None where a layout is never declared.
+    """
+    heads, key_dim, value_dim = geometry.num_heads, geometry.key_dim, geometry.value_dim
+    if geometry.is_opaque:
+        return TensorFormat("NL_X_NB_BS_HS", heads, key_dim, OPAQUE)
+    if geometry.kv_layout == "split":
+        return TensorFormat("NL_X_TWO_NB_BS_NH_HS", heads, key_dim)
+    if geometry.kv_layout in ("fused", "diff"):
+        content = KVContent("fused", heads, key_dim, value_dim)
+        return TensorFormat("NL_X_NB_BS_NH_CS", heads, key_dim + value_dim, content)
+    if geometry.kv_layout == "fused_planes":
+        content = KVContent("fused_planes", heads, key_dim, value_dim)
+        return TensorFormat("NL_X_NB_BS_NH_CS", 2, heads * key_dim, content)
+    return None
 
 
 def _layout(tensor_format: TensorFormat) -> DeclaredLayout | None:

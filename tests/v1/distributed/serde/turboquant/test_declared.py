@@ -26,8 +26,10 @@ from lmcache.v1.distributed.serde.turboquant.declared import (
     UNDECLARED_FORMATS,
     DeclaredLayout,
     declared_layout,
+    format_of,
     resolved_rule,
 )
+from lmcache.v1.distributed.serde.turboquant.kv_layout import geometry_of
 from lmcache.v1.distributed.serde.turboquant.layout import layouts_of
 from lmcache.v1.gpu_connector.kv_format.specs import get_spec_class
 from lmcache.v1.multiprocess.group_view import EngineGroupInfo
@@ -264,3 +266,28 @@ def test_configured_groups_stay_and_leave_the_rest_to_lmcache() -> None:
 
 def test_a_format_of_another_lmcache_declares_nothing() -> None:
     assert declared_layout(replace(FUSED, engine_kv_format="A_NEW_FORMAT")) is None
+
+
+GEOMETRIES = {
+    "split": ((2, 2, 5, 256), {"head_dim": 64}),
+    "fused": ((1, 2, 5, 256), {"head_dim": 64}),
+    "fused_planes": ((1, 2, 5, 256), {"head_dim": 64}),
+    "diff": ((1, 2, 5, 192), {"head_dim": 64, "value_head_dim": 32}),
+    "opaque": ((1, 2, 5, 192), {}),
+}
+
+
+@pytest.mark.parametrize("kv_layout", GEOMETRIES)
+def test_a_geometry_has_a_format_that_declares_it(kv_layout: str) -> None:
+    shape, settings = GEOMETRIES[kv_layout]
+    rule = TensorRule(kv_layout=kv_layout, **settings)  # type: ignore[arg-type]
+    geometry = geometry_of(torch.Size(shape), torch.bfloat16, rule)
+    resolved = resolved_rule(TensorRule(), format_of(geometry))
+    assert geometry_of(torch.Size(shape), torch.bfloat16, resolved) == geometry
+
+
+@pytest.mark.parametrize("kv_layout", ["latent", "components"])
+def test_some_layouts_are_never_declared(kv_layout: str) -> None:
+    rule = TensorRule(kv_layout=kv_layout, head_dim=64)
+    geometry = geometry_of(torch.Size((1, 2, 5, 128)), torch.bfloat16, rule)
+    assert format_of(geometry) is None
