@@ -5,6 +5,7 @@
 from pathlib import Path
 
 # Third Party
+from msgspec import structs
 import pytest
 import torch
 
@@ -19,9 +20,11 @@ from lmcache.v1.distributed.kv_content import OPAQUE, KVContent, TensorFormat
 from lmcache.v1.distributed.serde.turboquant.self_description import described_layout
 from lmcache.v1.distributed.storage_manager import StorageManager
 from lmcache.v1.mp_observability.trace.codecs import decode_value, encode_value
+from lmcache.v1.multiprocess.custom_types import RegisterEngineDrivenContextPayload
 from lmcache.v1.multiprocess.group_view import EngineGroupInfo
 from lmcache.v1.multiprocess.transport.grpc_impl._proto_gen import (
     common_pb2,
+    engine_driven_service_pb2,
     p2p_service_pb2,
 )
 from lmcache.v1.multiprocess.transport.grpc_impl.proto_codec import (
@@ -169,6 +172,15 @@ def test_grpc_leaves_out_what_its_messages_lack() -> None:
     )
     group = EngineGroupInfo(1, (2, 3), content=OPAQUE)
     assert decode(encode((group,), {})) == (EngineGroupInfo(1, (2, 3)),)
+    encode, decode = compile_request_codec_for_types(
+        engine_driven_service_pb2.RegisterKvCacheEngineDrivenContextRequest,
+        (RegisterEngineDrivenContextPayload,),
+    )
+    payload = RegisterEngineDrivenContextPayload(
+        1, "model", 1, 16, 2, 512, "half", True
+    )
+    said = structs.replace(payload, tensor_format=FUSED)
+    assert decode(encode((said,), {})) == (payload,)
 
 
 def test_there_is_a_format_for_each_tensor() -> None:
