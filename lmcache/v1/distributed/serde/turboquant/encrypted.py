@@ -100,11 +100,19 @@ class EncryptingSerializer(Serializer):
             )
         return envelope
 
-    def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
+    def estimate_serialized_size(
+        self,
+        layout_desc: MemoryLayoutDesc,
+    ) -> int:
         """Return the exact size of the encrypted payload; raises as ``envelope_of``."""
         return self.envelope_of(layout_desc).total_bytes
 
-    def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
+    def serialize(
+        self,
+        src: MemoryObj,
+        dst: MemoryObj,
+        key: ObjectKey,
+    ) -> int:
         """Write the encrypted payload of ``src`` to the start of ``dst``.
 
         Args:
@@ -150,7 +158,12 @@ class DecryptingDeserializer(Deserializer):
         self._cipher = cipher
         self._envelope_of = envelope_of
 
-    def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
+    def deserialize(
+        self,
+        src: MemoryObj,
+        dst: MemoryObj,
+        key: ObjectKey,
+    ) -> None:
         """Restore the encrypted payload at the start of ``src`` into ``dst``.
 
         Nothing is written to ``dst`` unless every byte of ``src`` is authentic.
