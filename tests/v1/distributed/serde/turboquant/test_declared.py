@@ -190,7 +190,11 @@ def test_state_of_the_shape_of_attention_is_opaque(
     engine_format: EngineKVFormat, settings: dict[str, object]
 ) -> None:
     attention = KVContent("attention", NUM_HEADS, HEAD_SIZE, HEAD_SIZE)
-    description = describe_group(engine_format, attention, **settings)
+    description = describe_group(
+        engine_format,
+        attention,
+        **settings,  # type: ignore[arg-type]
+    )
     assert declared_of(description) == OPAQUE_LAYOUT
 
 

@@ -16,11 +16,15 @@ from lmcache.integration.vllm.kv_cache_groups import (
 from lmcache.utils import EngineType
 from lmcache.v1.distributed.kv_content import OPAQUE, KVContent
 from lmcache.v1.distributed.serde.turboquant.declared import declared_layout
-from lmcache.v1.gpu_connector.utils import normalize_and_discover_per_layer_formats
+from lmcache.v1.gpu_connector.utils import (
+    LayoutHints,
+    normalize_and_discover_per_layer_formats,
+)
 from lmcache.v1.multiprocess.group_view import engine_group_layer_indices
 from tests.v1.distributed.serde.turboquant.kv_groups import DEVICE, describe_caches
 
-HND = {"kv_layout": "HND"}
+HND: LayoutHints = {"kv_layout": "HND"}
+NHD: LayoutHints = {"kv_layout": "NHD"}
 
 # vLLM's classes are told by their names.
 
@@ -166,11 +170,9 @@ def test_pages_of_a_hybrid_model_that_may_be_a_view_are_opaque() -> None:
     spec = FullAttentionSpec(num_kv_heads=1, head_size=64)
     caches = {"attention": cache(3, 2, 16, 1, 64), "state": cache(3, 2, 16, 1, 64)}
     groups = [(["attention"], spec), (["state"], MambaSpec())]
-    infos = convert(groups, caches, hints={"kv_layout": "NHD"})
+    infos = convert(groups, caches, hints=NHD)
     assert [info.content for info in infos] == [OPAQUE, OPAQUE]
-    (alone,) = convert(
-        groups[:1], {"attention": caches["attention"]}, hints={"kv_layout": "NHD"}
-    )
+    (alone,) = convert(groups[:1], {"attention": caches["attention"]}, hints=NHD)
     assert alone.content == KVContent("attention", 1, 64, 64)
 
 
