@@ -2,6 +2,7 @@
 """``{"type": "turboquant"}`` alone, through LMCache's StorageManager and disk."""
 
 # Standard
+from dataclasses import replace
 from pathlib import Path
 
 # Third Party
@@ -80,7 +81,7 @@ def load_one(
     """Load an object from L2 as one of that format; None where it is a miss."""
     clear(manager)
     group = GroupedObjectKeys(
-        [key], object_group_id=0, layout_desc=description_of(form)
+        [key], key.object_group_id, layout_desc=description_of(form)
     )
     if not prefetch(manager, PrefetchTaskSpec([group], fetching_policy="full")).test(0):
         return None
@@ -113,6 +114,22 @@ def test_models_of_one_shape_are_told_apart_also_after_a_restart(
     assert not torch.equal(first, second)
     for lossy in (first, second):
         assert 0 < (lossy - TENSOR).float().square().mean() < 0.01
+
+
+def test_attention_and_state_of_one_shape_share_a_task(tmp_path: Path) -> None:
+    attention, state = object_key(0), replace(object_key(1), object_group_id=1)
+    formats = {attention: FUSED, state: STATE}
+    with storage_manager(ADAPTERS["fs"](tmp_path)) as manager:
+        for key, form in formats.items():
+            memory = manager.reserve_write([key], description_of(form))[key]
+            tensor_of(memory).copy_(TENSOR)
+        manager.finish_write(list(formats))
+        wait_until(lambda: len(files_of(tmp_path)) == 2, "the store")
+        wait_until_idle(manager)
+        restored = {key: load_one(manager, key, form) for key, form in formats.items()}
+    assert restored[attention] is not None and restored[state] is not None
+    assert torch.equal(restored[state], TENSOR)
+    assert not torch.equal(restored[attention], TENSOR)
 
 
 @pytest.mark.parametrize("other", [PLANES, STATE], ids=["planes", "recurrent"])
