@@ -2,7 +2,6 @@
 """What LMCache declares of a tensor, through its own detection and grouping."""
 
 # Standard
-from dataclasses import replace
 
 # Third Party
 import pytest
@@ -16,7 +15,6 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.config import TensorRule
 from lmcache.v1.distributed.serde.turboquant.declared import (
     ONE_VECTOR_FORMATS,
     OPAQUE_LAYOUT,
@@ -26,10 +24,7 @@ from lmcache.v1.distributed.serde.turboquant.declared import (
     UNDECLARED_FORMATS,
     DeclaredLayout,
     declared_layout,
-    format_of,
-    resolved_rule,
 )
-from lmcache.v1.distributed.serde.turboquant.kv_layout import geometry_of
 from lmcache.v1.distributed.serde.turboquant.layout import layouts_of
 from lmcache.v1.gpu_connector.kv_format.specs import get_spec_class
 from lmcache.v1.multiprocess.group_view import EngineGroupInfo
@@ -234,64 +229,3 @@ def test_a_hybrid_model_has_a_rule_for_each_of_its_tensors() -> None:
     ]
     apart = describe_caches(caches, formats, infos, separate=True)
     assert [len(each.tensor_formats or ()) for each in apart] == [2, 1]
-
-
-FUSED = TensorFormat(PACKED.name, 4, 128, KVContent("fused", 4, 64, 64))
-
-
-@pytest.mark.parametrize(
-    "rule, resolved",
-    [
-        (TensorRule(), TensorRule(kv_layout="fused", head_dim=64)),
-        (TensorRule(kv_layout="fused"), TensorRule(kv_layout="fused", head_dim=64)),
-        (TensorRule(head_dim=32), TensorRule(kv_layout="fused", head_dim=32)),
-        (TensorRule(kv_layout="opaque"), TensorRule(kv_layout="opaque")),
-        (TensorRule(kv_layout="fused_planes"), TensorRule(kv_layout="fused_planes")),
-    ],
-    ids=str,
-)
-def test_what_is_configured_stays(rule: TensorRule, resolved: TensorRule) -> None:
-    assert resolved_rule(rule, FUSED) == resolved
-    assert resolved_rule(rule, None) == rule
-
-
-def test_configured_groups_stay_and_leave_the_rest_to_lmcache() -> None:
-    config = TurboQuantSerdeConfig.from_kwargs(
-        {"groups": [{"preset": "turboquant_3bit_nc"}, {"kv_layout": "opaque"}]}
-    )
-    description = describe_group(PACKED, FUSED.content, num_heads=4, head_size=128)
-    twice = MemoryLayoutDesc(
-        description.shapes * 2, description.dtypes * 2, (FUSED, FUSED)
-    )
-    first, second = layouts_of(twice, config)
-    assert (first.preset, first.geometry.kv_layout) == ("turboquant_3bit_nc", "fused")
-    assert second.geometry.is_opaque
-
-
-def test_a_format_of_another_lmcache_declares_nothing() -> None:
-    assert declared_layout(replace(FUSED, engine_kv_format="A_NEW_FORMAT")) is None
-
-
-GEOMETRIES = {
-    "split": ((2, 2, 5, 256), {"head_dim": 64}),
-    "fused": ((1, 2, 5, 256), {"head_dim": 64}),
-    "fused_planes": ((1, 2, 5, 256), {"head_dim": 64}),
-    "diff": ((1, 2, 5, 192), {"head_dim": 64, "value_head_dim": 32}),
-    "opaque": ((1, 2, 5, 192), {}),
-}
-
-
-@pytest.mark.parametrize("kv_layout", GEOMETRIES)
-def test_a_geometry_has_a_format_that_declares_it(kv_layout: str) -> None:
-    shape, settings = GEOMETRIES[kv_layout]
-    rule = TensorRule(kv_layout=kv_layout, **settings)  # type: ignore[arg-type]
-    geometry = geometry_of(torch.Size(shape), torch.bfloat16, rule)
-    resolved = resolved_rule(TensorRule(), format_of(geometry))
-    assert geometry_of(torch.Size(shape), torch.bfloat16, resolved) == geometry
-
-
-@pytest.mark.parametrize("kv_layout", ["latent", "components"])
-def test_some_layouts_are_never_declared(kv_layout: str) -> None:
-    rule = TensorRule(kv_layout=kv_layout, head_dim=64)
-    geometry = geometry_of(torch.Size((1, 2, 5, 128)), torch.bfloat16, rule)
-    assert format_of(geometry) is None
