@@ -13,6 +13,7 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.kv_content import TensorFormats
 from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantDeserializer,
     TurboQuantSerdeConfig,
@@ -78,6 +79,10 @@ class Tensors:
     def get_dtypes(self) -> list[torch.dtype]:
         """Element types of the tensors."""
         return self._description.dtypes
+
+    def get_tensor_formats(self) -> TensorFormats | None:
+        """What is declared of the tensors."""
+        return self._description.tensor_formats
 
 
 def size_of(description: MemoryLayoutDesc) -> int:
