@@ -17,6 +17,7 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
+from lmcache.v1.distributed.kv_content import TensorFormat
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.header import (
@@ -285,17 +286,25 @@ def container_of(
     Raises:
         ValueError: If the serde cannot store such an object.
     """
-    return _container_of(tuple(description.shapes), tuple(description.dtypes), config)
+    formats = description.tensor_formats
+    return _container_of(
+        tuple(description.shapes),
+        tuple(description.dtypes),
+        None if formats is None else tuple(formats),
+        config,
+    )
 
 
 @lru_cache(maxsize=256)
 def _container_of(
     shapes: tuple[torch.Size, ...],
     dtypes: tuple[torch.dtype, ...],
+    formats: tuple[TensorFormat | None, ...] | None,
     config: TurboQuantSerdeConfig,
 ) -> Container:
     """Do what :func:`container_of` does, once for all objects of a layout."""
-    layouts = layouts_of(MemoryLayoutDesc(list(shapes), list(dtypes)), config)
+    description = MemoryLayoutDesc(list(shapes), list(dtypes), formats)
+    layouts = layouts_of(description, config)
     if not config.framed:
         return BareLayout(layouts)
     frame = FrameLayout(layouts)
