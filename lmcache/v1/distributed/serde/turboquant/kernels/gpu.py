@@ -5,6 +5,9 @@ All layers of a call take one launch on the current stream. Nothing waits for
 the device.
 """
 
+# Standard
+from collections.abc import Iterator
+
 # Third Party
 import torch
 
@@ -16,10 +19,11 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import Plan, plans_of
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
-from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
+from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 
 HEAD_DIM_STEP = 16
 """Least width of a matrix product; slots then have even sizes and offsets."""
@@ -37,23 +41,14 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
         slot: Byte layout of a slot.
 
     Returns:
-        False where another backend has to do the work: off NVIDIA GPUs, on keys
-        without values of their width, on vectors that are not equally spaced.
+        False where another backend has to do the work: off NVIDIA GPUs, and on
+        vectors that are too wide or not equally spaced.
     """
-    keys, values = views
-    num_layers, _, num_heads, head_dim = keys.shape
+    num_heads = slots.shape[2]
     return (
-        values is not None
-        and keys.device == values.device == slots.device
-        and gpu_device.runs_on(keys.device)
-        and isinstance(slot.value, ValueField)
-        and slot.value.dim == slot.key.dim
-        and head_dim % HEAD_DIM_STEP == 0
-        and head_dim <= MAX_HEAD_DIM
-        and num_layers <= MAX_LAYERS
-        and values.stride() == keys.stride()
-        and keys.stride(3) == 1
-        and keys.stride(1) == num_heads * keys.stride(2)
+        gpu_device.runs_on(slots.device)
+        and all(_has_rows(view, slots) for view in views if view is not None)
+        and slots.shape[0] <= MAX_LAYERS
         and slots.stride()[1:] == (num_heads * slot.slot_bytes, slot.slot_bytes, 1)
         and slots.stride(0) % 2 == slots.data_ptr() % 2 == 0
     )
@@ -73,19 +68,18 @@ def encode_layers(
     """
     if not slots.numel():
         return
-    keys = views[0]
-    dtype = torch.float16 if keys.dtype == torch.float16 else torch.bfloat16
-    run = gpu_constants.FRAGMENT_RUN
-    with gpu_device.current(keys.device):
-        encode_kernel[_grid(keys)](
-            keys,
-            slots,
-            *_rotation(keys, first_layer, run, dtype),
-            **_places(views, slots),
-            **gpu_launch.encode_options(
-                slot, keys.dtype, gpu_device.capability_of(keys.device)
-            ),
-        )
+    run, capability = gpu_constants.FRAGMENT_RUN, gpu_device.capability_of(slots.device)
+    with gpu_device.current(slots.device):
+        for plan, rows in _launches(views, slot):
+            is_half = rows.dtype == torch.float16
+            dtype = torch.float16 if is_half else torch.bfloat16
+            encode_kernel[_grid(rows)](
+                rows,
+                slots,
+                *_rotation(rows, first_layer, run, dtype),
+                **_places(views, rows, slots),
+                **gpu_launch.encode_options(plan, rows.dtype, capability),
+            )
 
 
 def decode_layers(
@@ -101,47 +95,67 @@ def decode_layers(
     """
     if not slots.numel():
         return
-    keys = views[0]
-    run = gpu_constants.JOINED_RUN
-    with gpu_device.current(keys.device):
-        decode_kernel[_grid(keys)](
-            slots,
-            keys,
-            *_rotation(keys, first_layer, run, torch.float16),
-            **_places(views, slots),
-            **gpu_launch.decode_options(
-                slot, keys.dtype, gpu_device.capability_of(keys.device)
-            ),
-        )
+    run, capability = gpu_constants.JOINED_RUN, gpu_device.capability_of(slots.device)
+    with gpu_device.current(slots.device):
+        for plan, rows in _launches(views, slot):
+            decode_kernel[_grid(rows)](
+                slots,
+                rows,
+                *_rotation(rows, first_layer, run, torch.float16),
+                **_places(views, rows, slots),
+                **gpu_launch.decode_options(plan, rows.dtype, capability),
+            )
 
 
-def _grid(keys: torch.Tensor) -> tuple[int, int]:
+def _has_rows(view: torch.Tensor, slots: torch.Tensor) -> bool:
+    """Return whether a view's vectors are of a width that fits, and equally spaced."""
+    _, _, num_heads, head_dim = view.shape
+    return (
+        view.device == slots.device
+        and head_dim % HEAD_DIM_STEP == 0
+        and head_dim <= MAX_HEAD_DIM
+        and view.stride(3) == 1
+        and view.stride(1) == num_heads * view.stride(2)
+    )
+
+
+def _launches(views: KVViews, slot: SlotLayout) -> Iterator[tuple[Plan, torch.Tensor]]:
+    """Yield the launches that a slot takes, each with its first field's view."""
+    keys, values = views
+    have_same_rows = values is not None and values.stride() == keys.stride()
+    for plan in plans_of(slot, have_same_rows=have_same_rows):
+        rows = views[plan.view]
+        assert rows is not None
+        yield plan, rows
+
+
+def _grid(rows: torch.Tensor) -> tuple[int, int]:
     """Return the numbers of tiles and of layers."""
-    num_layers, num_tokens, num_heads, _ = keys.shape
+    num_layers, num_tokens, num_heads, _ = rows.shape
     return -(-num_tokens * num_heads // gpu_launch.TILE_ROWS), num_layers
 
 
 def _rotation(
-    keys: torch.Tensor, first_layer: int, run: int, dtype: torch.dtype
+    rows: torch.Tensor, first_layer: int, run: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sign masks from ``first_layer`` on, and the rotation matrix."""
-    num_layers, _, _, head_dim = keys.shape
+    num_layers, _, _, head_dim = rows.shape
     end = first_layer + num_layers
-    masks = gpu_constants.sign_masks(head_dim, end, keys.device)
+    masks = gpu_constants.sign_masks(head_dim, end, rows.device)
     width = gpu_constants.rotation_width(head_dim)
-    matrix = gpu_constants.rotation_matrix(width, run, dtype, keys.device)
+    matrix = gpu_constants.rotation_matrix(width, run, dtype, rows.device)
     return masks[first_layer:], matrix
 
 
-def _places(views: KVViews, slots: torch.Tensor) -> dict[str, int]:
+def _places(views: KVViews, rows: torch.Tensor, slots: torch.Tensor) -> dict[str, int]:
     """Return where the kernels find rows and slots."""
     keys, values = views
-    assert values is not None
-    num_rows = keys.shape[1] * keys.shape[2]
+    other = keys if values is None else values
+    num_rows = rows.shape[1] * rows.shape[2]
     return {
-        "value_offset": int(values.storage_offset() - keys.storage_offset()),
-        "layer_stride": keys.stride(0),
-        "row_stride": keys.stride(2),
+        "value_offset": int(other.storage_offset() - rows.storage_offset()),
+        "layer_stride": rows.stride(0),
+        "row_stride": rows.stride(2),
         "slots_stride": slots.stride(0) // 2,
         "num_rows": num_rows,
         "IS_SHORT": num_rows < gpu_launch.TILE_ROWS,

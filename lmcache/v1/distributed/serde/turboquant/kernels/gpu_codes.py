@@ -141,6 +141,7 @@ def centroids(
     TERM: tl.constexpr,
     TERMS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    LOOKUP: tl.constexpr,
 ):
     """Look up packed indices.
 
@@ -149,14 +150,15 @@ def centroids(
         BITS: Bits an index.
         TERM: Which table to look in.
         TERMS: Tables of ``2**BITS`` bit patterns of float16, one after the other.
-        LOOKUPS: PTX of ``gpu_lookup.assembly`` for each table, or None.
+        LOOKUPS: PTX of ``gpu_lookup.assembly`` for tables, or None.
+        LOOKUP: Place of that for the first of ``TERMS``.
 
     Returns:
         Tuple of eight float16 tensors of the same shape, by position.
     """
     if LOOKUPS is not None:
         return tl.inline_asm_elementwise(
-            LOOKUPS[TERM],
+            LOOKUPS[LOOKUP + TERM],
             "=h,=h,=h,=h,=h,=h,=h,=h,r",
             [words],
             dtype=(tl.float16,) * 8,

@@ -12,7 +12,6 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables
-from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
 
 ROTATION_WIDTH = 32
 """Widest block that one matrix product rotates; wider heads combine blocks."""
@@ -107,21 +106,6 @@ def sign_masks(head_dim: int, num_layers: int, device: torch.device) -> torch.Te
         [tables.rotation_signs(head_dim, layer) for layer in range(num_layers)]
     )
     return ((signs < 0) * SIGN_BIT).to(torch.int16).to(device)
-
-
-def slot_offsets(slot: SlotLayout) -> tuple[int, int, int, int]:
-    """Return slot size, and offsets of key norm, value codes and value scale.
-
-    All in units of 16 bits: they are even numbers of bytes where head_dim is a
-    multiple of 16.
-    """
-    assert isinstance(slot.value, ValueField)
-    return (
-        slot.slot_bytes // 2,
-        slot.key.norm_offset // 2,
-        slot.value_offset // 2,
-        (slot.value_offset + slot.value.scale_offset) // 2,
-    )
 
 
 def hartley_entries(head_dim: int) -> tuple[float, ...]:

@@ -12,6 +12,13 @@ are only 2-byte aligned, so packed words are moved as pairs of 16-bit numbers.
 import triton
 import triton.language as tl
 
+# First Party
+from lmcache.v1.distributed.serde.turboquant.kernels import gpu_plan
+
+INDICES = tl.constexpr(gpu_plan.INDICES)
+LEVELS = tl.constexpr(gpu_plan.LEVELS)
+FLOAT8 = tl.constexpr(gpu_plan.FLOAT8)
+
 FP16_MAX = tl.constexpr(65504.0)
 
 
