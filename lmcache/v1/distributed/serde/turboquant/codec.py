@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serializer and deserializer: memory objects in, memory objects out."""
 
-# Third Party
-import torch
-
 # First Party
 from lmcache.logging import init_logger
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.base import Deserializer, Serializer
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
-from lmcache.v1.distributed.serde.turboquant.device import (
-    available_cores,
-    finish_work,
-    parse_device,
-    working_device,
-)
+from lmcache.v1.distributed.serde.turboquant.engine import Engine
 from lmcache.v1.distributed.serde.turboquant.frame import (
     Container,
     container_of,
@@ -26,10 +18,6 @@ from lmcache.v1.distributed.serde.turboquant.memory import (
     describe,
     stored_tensors,
 )
-from lmcache.v1.distributed.serde.turboquant.payload import (
-    read_payload,
-    write_payload,
-)
 from lmcache.v1.memory_management import MemoryObj
 
 logger = init_logger(__name__)
@@ -38,7 +26,7 @@ logger = init_logger(__name__)
 class TurboQuantSerializer(Serializer):
     """Compress KV tensors into byte buffers.
 
-    Thread-safe: an instance keeps nothing between calls but what it has warned of.
+    Thread-safe: what an instance keeps between calls is a thread's own.
 
     Args:
         config: What to do with the tensors.
@@ -48,10 +36,8 @@ class TurboQuantSerializer(Serializer):
     """
 
     def __init__(self, config: TurboQuantSerdeConfig) -> None:
-        config.require_presets()
         self._config = config
-        self._device = parse_device(config.cuda_device)
-        self._threads = config.cpu_threads or available_cores()
+        self._engine = Engine(config)
         self._has_warned = False
 
     def serialize(
@@ -85,17 +71,7 @@ class TurboQuantSerializer(Serializer):
         require_size(buffer, container.total_bytes, "destination")
         buffer = buffer[: container.total_bytes]
         tensors = stored_tensors(src, "source")
-        device = working_device(self._device, buffer, *(x.data for x in tensors))
-        work = buffer
-        if buffer.device != device:
-            work = torch.empty_like(buffer, device=device)
-        parts = zip(tensors, container.layouts, container.spans, strict=True)
-        for tensor, layout, span in parts:
-            write_payload(tensor.read().to(device), work[span], layout, self._threads)
-        container.seal(work, fingerprint(key))
-        if work is not buffer:
-            buffer.copy_(work)
-        finish_work(device)
+        self._engine.encode(container, tensors, buffer, fingerprint(key))
         self._warn_once_of_no_effect(container)
         return container.total_bytes
 
@@ -131,7 +107,7 @@ class TurboQuantSerializer(Serializer):
 class TurboQuantDeserializer(Deserializer):
     """Restore KV tensors from byte buffers.
 
-    Thread-safe: an instance keeps no state between calls.
+    Thread-safe: what an instance keeps between calls is a thread's own.
 
     Args:
         config: What the tensors were compressed with.
@@ -141,10 +117,8 @@ class TurboQuantDeserializer(Deserializer):
     """
 
     def __init__(self, config: TurboQuantSerdeConfig) -> None:
-        config.require_presets()
         self._config = config
-        self._device = parse_device(config.cuda_device)
-        self._threads = config.cpu_threads or available_cores()
+        self._engine = Engine(config)
 
     def deserialize(
         self,
@@ -170,14 +144,4 @@ class TurboQuantDeserializer(Deserializer):
         container = container_of(describe(dst, "destination"), self._config)
         buffer = byte_buffer(src, "source")
         tensors = stored_tensors(dst, "destination")
-        device = working_device(self._device, buffer, *(x.data for x in tensors))
-        work = buffer[: container.total_bytes].to(device)
-        container.verify(work, fingerprint(key))
-        parts = zip(tensors, container.layouts, container.spans, strict=True)
-        for stored, layout, span in parts:
-            in_place = stored.is_aligned and stored.data.device == device
-            tensor = stored.read() if in_place else stored.empty(device)
-            read_payload(work[span], tensor, layout, self._threads)
-            if not in_place:
-                stored.write(tensor)
-        finish_work(device)
+        self._engine.decode(container, buffer, tensors, fingerprint(key))

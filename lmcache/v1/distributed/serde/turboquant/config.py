@@ -21,7 +21,8 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
     SlotLayout,
 )
 
-_DEVICE_NAME = re.compile(r"(\d+|[a-z]+(:\d+)?)?")
+_DEVICE = re.compile(r"[a-z]+(:\d+)?")
+_STAGING_DEVICE = re.compile(r"(\d+|[a-z]+(:\d+)?)?")
 
 
 KV_LAYOUTS = {
@@ -111,8 +112,14 @@ class TurboQuantSerdeConfig(TensorRule):
             checksum. The bare layout is that of LMCache 0.5.6.
         block_size: Tokens a block of the bare layout; the last block is padded
             with zero bytes. A framed payload has no padding.
-        cuda_device: Accelerator that works on host tensors: ``"1"``,
-            ``"cuda"`` or ``"cuda:1"``; empty leaves the choice to the serde.
+        device: What works on host tensors: ``"cpu"``, ``"cuda"`` (the accelerator
+            that is least used), ``"cuda:1"``, or ``"auto"``: an accelerator where
+            the kernels run on one, else the CPU.
+        cuda_device: The accelerator to stage host tensors on, as ``"1"``,
+            ``"cuda"`` (the current one) or ``"cuda:1"``; empty where ``device``
+            tells.
+        staging_mib: Most MiB of accelerator memory, and of pinned host memory, that
+            one worker stages host tensors with.
         cpu_threads: Threads of one operation on the CPU; 0: as many as there
             are cores, shared among the serde's workers.
 
@@ -123,7 +130,9 @@ class TurboQuantSerdeConfig(TensorRule):
     groups: tuple[TensorRule, ...] = ()
     framed: bool = False
     block_size: int = 16
+    device: str = "auto"
     cuda_device: str = ""
+    staging_mib: int = 64
     cpu_threads: int = 0
 
     def __post_init__(self) -> None:
@@ -134,8 +143,13 @@ class TurboQuantSerdeConfig(TensorRule):
             raise ValueError(
                 f"TurboQuant framed must be true or false, got {self.framed!r}"
             )
-        device_is_text = isinstance(self.cuda_device, str)
-        if not device_is_text or not _DEVICE_NAME.fullmatch(self.cuda_device):
+        require_int("staging_mib", self.staging_mib, minimum=1)
+        if not _matches(_DEVICE, self.device):
+            raise ValueError(
+                "TurboQuant device must be 'auto', 'cpu' or look like 'cuda' or "
+                f"'cuda:1', got {self.device!r}"
+            )
+        if not _matches(_STAGING_DEVICE, self.cuda_device):
             raise ValueError(
                 "TurboQuant cuda_device must look like '1', 'cuda' or 'cuda:1', "
                 f"got {self.cuda_device!r}"
@@ -221,6 +235,11 @@ class TurboQuantSerdeConfig(TensorRule):
     def slot_size_aligned(self) -> int:
         """Bytes from one slot to the next."""
         return self.slot.slot_bytes
+
+
+def _matches(pattern: re.Pattern[str], setting: object) -> bool:
+    """Return whether a setting is a text of that pattern."""
+    return isinstance(setting, str) and pattern.fullmatch(setting) is not None
 
 
 def _group_rules(groups: object, outer: Mapping[str, object]) -> tuple[TensorRule, ...]:

@@ -55,10 +55,16 @@ class BareLayout:
         """Bytes of all payloads."""
         return sum(layout.payload_bytes for layout in self.layouts)
 
-    def seal(self, buffer: torch.Tensor, key_fingerprint: int = 0) -> None:
+    def seal(
+        self,
+        buffer: torch.Tensor,
+        key_fingerprint: int = 0,
+        threads: int = 1,
+        payload_sum: int | None = None,
+    ) -> None:
         """Do nothing: the payloads are all there is."""
 
-    def verify(self, buffer: torch.Tensor, key_fingerprint: int | None = None) -> None:
+    def check(self, buffer: torch.Tensor, key_fingerprint: int | None = None) -> None:
         """Check that a buffer has room for the payloads, and is no frame.
 
         Args:
@@ -74,6 +80,15 @@ class BareLayout:
                 "TurboQuant payload has a frame, expected a bare one: set framed to "
                 "true"
             )
+
+    def verify(
+        self,
+        buffer: torch.Tensor,
+        key_fingerprint: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Do what :meth:`check` does: there is no checksum."""
+        self.check(buffer, key_fingerprint)
 
 
 @dataclass(frozen=True)
@@ -113,34 +128,79 @@ class FrameLayout:
         end = self.spans[-1].stop if self.spans else self.header_bytes
         return round_up(end, self.page_bytes)
 
-    def seal(self, frame: torch.Tensor, key_fingerprint: int = 0) -> None:
+    @cached_property
+    def gaps(self) -> tuple[slice, ...]:
+        """Byte ranges after the header that no payload covers; they are zero."""
+        starts = [span.stop for span in self.spans] or [self.header_bytes]
+        stops = [span.start for span in self.spans[1:]] + [self.total_bytes]
+        return tuple(map(slice, starts, stops))
+
+    def seal(
+        self,
+        frame: torch.Tensor,
+        key_fingerprint: int = 0,
+        threads: int = 1,
+        payload_sum: int | None = None,
+    ) -> None:
         """Zero what no payload covers, and write the header.
 
         Args:
             frame: uint8 tensor of ``total_bytes``, its payloads in place.
             key_fingerprint: Fingerprint of the object's key; 0 where it has none.
+            threads: Threads that the checksum is computed with on the CPU.
+            payload_sum: What the payloads add to the checksum of all after the
+                header; None has it computed.
         """
-        starts = [span.stop for span in self.spans] or [self.header_bytes]
-        stops = [span.start for span in self.spans[1:]] + [self.total_bytes]
-        for start, stop in zip(starts, stops, strict=True):
-            frame[start:stop] = 0
-        body = checksum(frame[self.header_bytes :])
-        header = self._header(key_fingerprint, body).pack()
+        for gap in self.gaps:
+            frame[gap] = 0
+        if payload_sum is None:
+            body_sum = checksum(frame[self.header_bytes :], threads=threads)
+        else:
+            gap_sums = (
+                checksum(frame[gap], gap.start - self.header_bytes) for gap in self.gaps
+            )
+            body_sum = (payload_sum + sum(gap_sums)) % 2**64
+        header = self._header(key_fingerprint, body_sum).pack()
         frame[: self.header_bytes] = torch.frombuffer(
             bytearray(header), dtype=torch.uint8
         )
 
-    def verify(self, frame: torch.Tensor, key_fingerprint: int | None = None) -> None:
+    def verify(
+        self,
+        frame: torch.Tensor,
+        key_fingerprint: int | None = None,
+        threads: int = 1,
+    ) -> None:
         """Check that a frame is exactly what this layout describes.
 
         Args:
             frame: uint8 tensor that starts with the frame, and may be longer.
             key_fingerprint: Fingerprint of the key that it must be stored under;
                 None accepts any.
+            threads: Threads that the checksum is computed with on the CPU.
 
         Raises:
             ValueError: If the header is corrupt or says anything else, the frame
                 is cut short, or a byte of it has changed.
+        """
+        stored = self.check(frame, key_fingerprint)
+        body = frame[self.header_bytes : self.total_bytes]
+        found = checksum(body, threads=threads)
+        require_checksum(stored, found)
+
+    def check(self, frame: torch.Tensor, key_fingerprint: int | None = None) -> int:
+        """Check all of a frame but the bytes after the header.
+
+        Args:
+            frame: As in :meth:`verify`.
+            key_fingerprint: As in :meth:`verify`.
+
+        Returns:
+            The checksum that the bytes after the header must have.
+
+        Raises:
+            ValueError: If the header is corrupt or says anything else, or the frame
+                is cut short.
         """
         head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
         stored = Header.unpack(head)
@@ -154,12 +214,7 @@ class FrameLayout:
                 f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
                 f"got {frame.numel()}"
             )
-        found = checksum(frame[self.header_bytes : self.total_bytes])
-        if found != stored.checksum:
-            raise ValueError(
-                f"TurboQuant payload is corrupt: its header has the checksum "
-                f"{stored.checksum:#018x}, its bytes have {found:#018x}"
-            )
+        return stored.checksum
 
     def _header(self, key_fingerprint: int, body_checksum: int) -> Header:
         """Return the header of a frame of that key and checksum."""
@@ -196,6 +251,15 @@ def container_of(
     frame = FrameLayout(layouts)
     _ = frame.records
     return frame
+
+
+def require_checksum(stored: int, found: int) -> None:
+    """Raise ValueError unless a frame's bytes have the checksum of its header."""
+    if found != stored:
+        raise ValueError(
+            f"TurboQuant payload is corrupt: its header has the checksum "
+            f"{stored:#018x}, its bytes have {found:#018x}"
+        )
 
 
 def require_size(buffer: torch.Tensor, num_bytes: int, role: str) -> None:

@@ -37,6 +37,8 @@ class PayloadLayout:
         block_size: Tokens that slots are padded to a multiple of.
         quant_start: First compressed layer.
         quant_end: Layer after the last compressed one.
+        first_layer: Index of the first layer, where the tensor is a part of another
+            one; a layer's rotation depends on it.
     """
 
     preset: str
@@ -47,6 +49,7 @@ class PayloadLayout:
     block_size: int
     quant_start: int
     quant_end: int
+    first_layer: int = 0
 
     @classmethod
     def for_tensor(

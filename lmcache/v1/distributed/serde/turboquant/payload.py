@@ -40,11 +40,12 @@ def write_payload(
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
-    if cpu.supports(views, slots, layout.slot):
-        cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
+    first_layer = layout.first_layer + layout.quant_start
+    if cpu.supports(views, slots):
+        cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.encode_layers(views, slots, layout.slot, layout.quant_start)
+        backend.encode_layers(views, slots, layout.slot, first_layer)
 
 
 def read_payload(
@@ -71,11 +72,12 @@ def read_payload(
         return
     slots = payload[layout.compressed_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
-    if cpu.supports(views, slots, layout.slot):
-        cpu.decode_layers(slots, views, layout.slot, layout.quant_start, threads)
+    first_layer = layout.first_layer + layout.quant_start
+    if cpu.supports(views, slots):
+        cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.decode_layers(slots, views, layout.slot, layout.quant_start)
+        backend.decode_layers(slots, views, layout.slot, first_layer)
 
 
 def _gpu_or_reference(

@@ -80,8 +80,8 @@ def restore(frame: torch.Tensor, layout: FrameLayout) -> list[torch.Tensor]:
     Raises:
         ValueError: If a byte of the frame has changed.
     """
-    layout.verify(frame)
     tensors, threads = [], available_cores()
+    layout.verify(frame, threads=threads)
     for part, span in zip(layout.layouts, layout.spans, strict=True):
         tensor = torch.empty(part.shape, dtype=part.dtype, device=frame.device)
         if tensor.numel():

@@ -155,6 +155,13 @@ class SlotLayout:
         return self.key.num_bytes
 
     @cached_property
+    def fields(self) -> tuple[tuple[Field, int], ...]:
+        """Each field and its offset in a slot."""
+        if self.value is None:
+            return ((self.key, 0),)
+        return (self.key, 0), (self.value, self.value_offset)
+
+    @cached_property
     def used_bytes(self) -> int:
         """Bytes of both fields."""
         return self.key.num_bytes + (self.value.num_bytes if self.value else 0)

@@ -20,10 +20,10 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.device import (
     CPU,
+    DeviceChoice,
     available_cores,
     finish_work,
     parse_device,
-    working_device,
 )
 from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 from lmcache.v1.distributed.serde.turboquant.header import ALIGNMENT_BYTES
@@ -60,7 +60,7 @@ class TurboQuantCodec:
             )
         config.require_presets()
         self._config = replace(config, framed=True)
-        self._device = parse_device(config.cuda_device)
+        self._choice = DeviceChoice(config)
         self._threads = config.cpu_threads or available_cores()
 
     def to_bytes(self, tensor: torch.Tensor) -> bytes:
@@ -92,11 +92,14 @@ class TurboQuantCodec:
         layouts = layouts_of(description, self._config)
         frame = FrameLayout(layouts, page_bytes=ALIGNMENT_BYTES)
         _ = frame.records
-        device = working_device(self._device, tensor)
+        device = self._choice.holding_device([tensor])
+        if device is None:
+            is_free = self._config.device == "auto" and not self._config.cuda_device
+            device = CPU if is_free else self._choice.working_device([tensor])
         data = torch.empty(frame.total_bytes, dtype=torch.uint8, device=device)
         plain = tensor.detach().resolve_neg().contiguous().to(device)
         write_payload(plain, data[frame.spans[0]], layouts[0], self._threads)
-        frame.seal(data)
+        frame.seal(data, threads=self._threads)
         return data.cpu().numpy().tobytes()
 
     @staticmethod
@@ -158,7 +161,7 @@ def _target(device: str | torch.device) -> torch.device:
         name = str(torch.device(device))
     except RuntimeError as error:
         raise ValueError(f"TurboQuant cannot use the device {device!r}") from error
-    return CPU if name.startswith("cpu") else parse_device(name) or CPU
+    return CPU if name.startswith("cpu") else parse_device("device", name) or CPU
 
 
 def _kind(thing: object) -> str:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding and decoding by the CPU backend and by the reference."""
 
+# Standard
+from collections.abc import Callable
+
 # Third Party
 import torch
 
@@ -11,6 +14,28 @@ from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
 from tests.v1.distributed.serde.turboquant.helpers import POISONS, unskipped
+
+SHAPES: dict[str, Callable[[int, int, int, int, int], tuple[int, ...]]] = {
+    "split": lambda layers, tokens, heads, dim, _: (2, layers, tokens, heads * dim),
+    "fused": lambda layers, tokens, heads, dim, _: (layers, tokens, heads * 2 * dim),
+    "fused_planes": lambda layers, tokens, heads, dim, _: (
+        *(1, layers, tokens),
+        2 * heads * dim,
+    ),
+    "diff": lambda layers, tokens, heads, dim, value_dim: (
+        *(1, layers, tokens),
+        heads * (dim + (value_dim or dim)),
+    ),
+    "latent": lambda layers, tokens, heads, dim, value_dim: (
+        *(1, layers, tokens),
+        dim + value_dim,
+    ),
+    "components": lambda layers, tokens, heads, dim, _: (
+        *(1, 2 * layers, tokens),
+        heads * dim,
+    ),
+}
+"""Shape of a tensor by ``kv_layout``, from layers, tokens, heads and two widths."""
 
 
 def layout_of(tensor: torch.Tensor, preset: str, head_dim: int, **settings: object):
@@ -29,7 +54,7 @@ def cpu_encode(
     """Encode into poisoned slots ``[layers, tokens, heads, slot_bytes]``."""
     slots = torch.full(slots_shape(layout), poison, dtype=torch.uint8)
     views = compressed_views(tensor, layout)
-    assert cpu.supports(views, slots, layout.slot)
+    assert cpu.supports(views, slots)
     cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
     return slots
 
@@ -70,5 +95,12 @@ def compressed_views(tensor: torch.Tensor, layout: PayloadLayout) -> KVViews:
     """Keys and values of the compressed layers."""
     keys, values = kv_views(tensor, layout.geometry)
     layers = slice(layout.quant_start, layout.quant_end)
-    assert values is not None
-    return keys[layers], values[layers]
+    return keys[layers], None if values is None else values[layers]
+
+
+def assert_same_numbers(ours: torch.Tensor, specified: torch.Tensor) -> None:
+    """Bit for bit, but any NaN for any NaN."""
+    assert torch.equal(ours.isnan(), specified.isnan())
+    bits = torch.int32 if ours.dtype == torch.float32 else torch.int16
+    same = ours.view(bits) == specified.view(bits)
+    assert (same | ours.isnan()).all()

@@ -2,6 +2,7 @@
 """What the TurboQuant tests share: inputs, fakes and one-call round trips."""
 
 # Standard
+from dataclasses import replace
 from typing import cast
 
 # Third Party
@@ -81,6 +82,7 @@ def encode(
 ) -> torch.Tensor:
     """Serialize ``tensor`` into a poisoned buffer of exactly the right size."""
     description = MemoryLayoutDesc([tensor.shape], [tensor.dtype])
+    config = _where(tensor, config)
     size = container_of(description, config).total_bytes
     payload = torch.full((size,), poison, dtype=torch.uint8, device=tensor.device)
     written = TurboQuantSerializer(config).serialize(
@@ -97,12 +99,20 @@ def decode(
     key: ObjectKey = KEY,
 ) -> torch.Tensor:
     """Deserialize into a tensor of ``like``'s shape and dtype, full of NaN."""
+    config = _where(payload, config)
     unwritten = float("nan") if like.is_floating_point() else 0
     restored = torch.full_like(like, unwritten, device=payload.device)
     TurboQuantDeserializer(config).deserialize(
         memory_obj(payload), memory_obj(restored), key
     )
     return restored
+
+
+def _where(tensor: torch.Tensor, config: TurboQuantSerdeConfig):
+    """The configuration that works where a tensor is, also on a host with a GPU."""
+    if tensor.is_cpu and config.device == "auto" and not config.cuda_device:
+        return replace(config, device="cpu")
+    return config
 
 
 def relative_error(original: torch.Tensor, restored: torch.Tensor) -> float:

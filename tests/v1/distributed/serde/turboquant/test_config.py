@@ -20,7 +20,9 @@ def test_defaults_are_the_documented_ones() -> None:
         block_size=16,
         skip_first_layers=2,
         skip_last_layers=2,
+        device="auto",
         cuda_device="",
+        staging_mib=64,
     )
 
 
@@ -69,6 +71,10 @@ def test_is_frozen_and_hashable() -> None:
         ({"cuda_device": 1}, "cuda_device must look like '1', 'cuda' or 'cuda:1'"),
         ({"cuda_device": ":1"}, "cuda_device must look like"),
         ({"cuda_device": "cuda:one"}, "cuda_device must look like"),
+        ({"device": "0"}, "device must be 'auto', 'cpu' or look like 'cuda'"),
+        ({"device": ""}, "device must be 'auto'"),
+        ({"device": None}, "device must be 'auto'"),
+        ({"staging_mib": 0}, "staging_mib must be an integer >= 1, got 0"),
     ],
 )
 def test_invalid_fields_are_refused_at_once(

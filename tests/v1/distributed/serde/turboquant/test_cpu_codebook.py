@@ -49,7 +49,7 @@ def look_up(source: np.ndarray, target: np.ndarray, table: np.ndarray) -> None:
 
 def constants_of(bits: int, head_dim: int):
     """Tables for keys of ``bits`` a dimension."""
-    return make_constants(KeyField(bits=bits, dim=head_dim), 0, 1)
+    return make_constants(KeyField(bits=bits, dim=head_dim), range(1))
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)

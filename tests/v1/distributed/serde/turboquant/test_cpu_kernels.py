@@ -3,6 +3,7 @@
 
 # Standard
 from collections.abc import Callable
+from dataclasses import replace
 
 # Third Party
 from hypothesis import given, settings
@@ -12,13 +13,13 @@ import pytest
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.config import TWO_WIDTHS
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
-from lmcache.v1.distributed.serde.turboquant.slot import (
-    PRESETS,
-    SlotLayout,
-    ValueField,
-)
+from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
+from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
 from tests.v1.distributed.serde.turboquant.cpu_helpers import (
+    SHAPES,
+    assert_same_numbers,
     compressed_views,
     cpu_decode,
     cpu_encode,
@@ -31,11 +32,12 @@ from tests.v1.distributed.serde.turboquant.helpers import (
     POISONS,
     PRESET_NAMES,
     gaussian,
-    slot_of,
 )
 
 HEAD_DIMS = [8, 16, 24, 32, 64, 80, 96, 112, 128, 192, 200, 256, 512, 1016, 1024]
 """All powers of two, and odd factors 3, 5, 7, 25 and 127."""
+
+DIMS = st.sampled_from([8, 16, 24, 64, 80, 128])
 
 NO_NUMBER = float("nan")
 
@@ -46,25 +48,17 @@ def one_nan_and_zero(slots: torch.Tensor, slot: SlotLayout) -> torch.Tensor:
     Which NaN an operation makes, and which of two zeros is the lower, depends
     on the processor and on torch's version.
     """
-    slots = slots.clone()
-    assert isinstance(slot.value, ValueField)
-    fields = (slot.value.scale_offset, slot.value.zero_offset)
-    offsets = [slot.value_offset + offset for offset in fields]
-    if not slot.key.is_fp8:
-        offsets.append(slot.key.norm_offset)
+    slots, offsets = slots.clone(), []
+    for field, start in slot.fields:
+        if isinstance(field, ValueField):
+            offsets += [start + field.scale_offset, start + field.zero_offset]
+        elif not field.is_fp8:
+            offsets.append(start + field.norm_offset)
     for offset in offsets if slots.numel() else []:
-        field = slots[..., offset : offset + 2].clone().view(torch.float16)
-        field = torch.where(field.isnan(), NO_NUMBER, field + 0.0).half()
-        slots[..., offset : offset + 2] = field.view(torch.uint8)
+        numbers = slots[..., offset : offset + 2].clone().view(torch.float16)
+        numbers = torch.where(numbers.isnan(), NO_NUMBER, numbers + 0.0).half()
+        slots[..., offset : offset + 2] = numbers.view(torch.uint8)
     return slots
-
-
-def assert_same_numbers(ours: torch.Tensor, specified: torch.Tensor) -> None:
-    """Bit for bit, but any NaN for any NaN."""
-    assert torch.equal(ours.isnan(), specified.isnan())
-    bits = torch.int32 if ours.dtype == torch.float32 else torch.int16
-    same = ours.view(bits) == specified.view(bits)
-    assert (same | ours.isnan()).all()
 
 
 @pytest.mark.parametrize("preset", PRESET_NAMES)
@@ -119,24 +113,35 @@ ROWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @st.composite
 def kv_cases(draw: st.DrawFn):
     """A KV tensor of all sorts of rows, its layout and a number of threads."""
-    head_dim = draw(st.sampled_from([8, 16, 24, 64, 80, 128]))
-    num_layers, num_tokens = draw(st.integers(0, 5)), draw(st.integers(0, 40))
-    rows = gaussian(
-        *(2, num_layers, num_tokens, draw(st.integers(1, 3)), head_dim),
-        seed=draw(st.integers(0, 999)),
+    kv_layout = draw(st.sampled_from(list(SHAPES)))
+    key_dim, value_dim = draw(DIMS), 0
+    if kv_layout in TWO_WIDTHS:
+        value_dim = draw(DIMS)
+    shape = SHAPES[kv_layout](
+        draw(st.integers(0, 5)),
+        draw(st.integers(0, 40)),
+        draw(st.integers(1, 3)),
+        key_dim,
+        value_dim,
     )
-    for row in rows.view(-1, head_dim)[:: draw(st.integers(1, 7))]:
-        row.copy_(ROWS[draw(st.sampled_from(list(ROWS)))](row))
-    tensor = rows.flatten(-2).to(draw(st.sampled_from(KV_DTYPES)))
+    tensor = gaussian(*shape, seed=draw(st.integers(0, 999)))
     layout = layout_of(
         tensor,
         draw(st.sampled_from(PRESET_NAMES)),
-        head_dim,
+        key_dim,
+        value_head_dim=value_dim,
+        kv_layout=kv_layout,
         block_size=draw(st.integers(1, 32)),
         skip_first_layers=draw(st.integers(0, 2)),
         skip_last_layers=draw(st.integers(0, 2)),
     )
-    return tensor, layout, draw(st.integers(1, 3))
+    every = draw(st.integers(1, 7))
+    for view in kv_views(tensor, layout.geometry):
+        for place in list(np.ndindex(*view.shape[:3]))[::every]:
+            row = ROWS[draw(st.sampled_from(list(ROWS)))](view[place])
+            view[place] = row
+    tensor = tensor.to(draw(st.sampled_from(KV_DTYPES)))
+    return tensor, replace(layout, dtype=tensor.dtype), draw(st.integers(1, 3))
 
 
 @given(case=kv_cases())
@@ -202,11 +207,8 @@ def test_strided_tensors_and_misaligned_payloads(preset: str) -> None:
 
 def test_what_it_cannot_do_is_left_to_the_reference() -> None:
     keys = gaussian(1, 16, 2, 64)
-    slot = slot_of("turboquant_4bit_nc", 64)
-    slots = torch.empty(1, 16, 2, slot.slot_bytes, dtype=torch.uint8)
-    assert cpu.supports((keys, keys), slots, slot)
-    assert not cpu.supports((keys, None), slots, slot)
-    assert not cpu.supports((keys.transpose(2, 3),) * 2, slots, slot)
-    preset = PRESETS["turboquant_4bit_nc"]
-    latent = SlotLayout.for_preset(preset, 64, 64, keys_only=True)
-    assert not cpu.supports((keys, keys), slots, latent)
+    slots = torch.empty(1, 16, 2, 70, dtype=torch.uint8)
+    assert cpu.supports((keys, keys), slots)
+    assert cpu.supports((keys, None), slots)
+    assert not cpu.supports((keys, keys.transpose(2, 3)), slots)
+    assert not cpu.supports((keys, None), slots[..., ::2])

@@ -195,16 +195,3 @@ def test_checksum_is_the_same_on_every_device(device: torch.device) -> None:
     data = torch.randint(0, 256, (1 << 18,), dtype=torch.uint8)
     assert checksum(data.to(device)) == checksum(data) != 0
     assert checksum(torch.zeros(64, dtype=torch.uint8)) != checksum(data)
-
-
-def test_checksum_by_its_definition() -> None:
-    data = torch.arange(64, dtype=torch.uint8)
-    total = 0
-    for position in range(16):
-        word = int.from_bytes(bytes(data[4 * position : 4 * position + 4]), "little")
-        mixed = (word + position * 0x9E3779B1) % 2**32
-        mixed = (mixed ^ mixed >> 15) * 0x85EBCA77 % 2**32
-        mixed = (mixed ^ mixed >> 13) * 0xC2B2AE3D % 2**32
-        mixed ^= mixed >> 16
-        total += mixed * (position * 0x27D4EB2F % 2**32 | 1)
-    assert checksum(data) == total % 2**64

@@ -3,9 +3,7 @@
 
 # Standard
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache, partial
-import os
+from functools import partial
 
 # Third Party
 import numpy as np
@@ -19,36 +17,33 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     make_plan,
     num_tiles,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_threads import (
+    run,
+    share_out,
+)
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
-from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
-
-_SHARES_PER_THREAD = 4
-"""Work is dealt out in shares, so that a thread held up does not hold up all."""
+from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 _TILES_PER_SHARE = 64
-"""At least; fewer take less time than handing them to a thread."""
+
+_TILES_PER_PASS = 512
+"""Tiles of which one field after the other is done: their slots stay in cache."""
 
 
-def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
+def supports(views: KVViews, slots: torch.Tensor) -> bool:
     """Return whether the kernels can work on these tensors.
 
     Args:
         views: Keys, and values or None, ``[layers, tokens, heads, dim]``.
         slots: uint8 ``[layers, tokens, heads, slot_bytes]``.
-        slot: Byte layout of a slot.
 
     Returns:
-        False where ``reference`` has to do the work: on accelerators, on keys
-        without values of their width, and on vectors whose elements are apart.
+        False where ``reference`` has to do the work: on accelerators, and on
+        vectors whose elements are apart.
     """
-    keys, values = views
     return (
-        keys.device.type == slots.device.type == "cpu"
-        and values is not None
-        and isinstance(slot.value, ValueField)
-        and slot.value.dim == slot.key.dim
-        and values.stride() == keys.stride()
-        and keys.stride(-1) == 1
+        all(view is None or view.is_cpu and view.stride(-1) == 1 for view in views)
+        and slots.is_cpu
         and slots.stride(1) == slots.shape[2] * slots.stride(2)
         and slots.stride(3) == 1
     )
@@ -69,11 +64,10 @@ def encode_layers(
             written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
-        threads: Threads to work with: this one, or as many that all operations
-            with that number share. The bytes do not depend on it.
+        threads: Threads to work with, as in ``cpu_threads.run``. The bytes do not
+            depend on it.
     """
-    work = partial(encode_tiles, _memory_of(views[0]), _memory_of(slots))
-    _run(_tile_jobs(work, views, slots, slot, first_layer, threads), threads)
+    _run_on_tiles(encode_tiles, views, slots, slot, first_layer, threads)
 
 
 def decode_layers(
@@ -92,56 +86,43 @@ def decode_layers(
         first_layer: Index of the first layer within the tensor.
         threads: As in :func:`encode_layers`.
     """
-    work = partial(decode_tiles, _memory_of(slots), _memory_of(views[0]))
-    _run(_tile_jobs(work, views, slots, slot, first_layer, threads), threads)
+    _run_on_tiles(decode_tiles, views, slots, slot, first_layer, threads)
+
+
+def _run_on_tiles(
+    kernel: Callable[..., None],
+    views: KVViews,
+    slots: torch.Tensor,
+    slot: SlotLayout,
+    first_layer: int,
+    threads: int,
+) -> None:
+    """Run a kernel on every field of every tile."""
+    if not slots.numel():
+        return
+    layers = range(first_layer, first_layer + slots.shape[0])
+    payload = _memory_of(slots)
+    works: list[Callable[..., None]] = []
+    for view, (field, offset) in zip(views, slot.fields, strict=False):
+        if view is None:
+            raise ValueError(f"Expected two views for slots of {slot}, got one")
+        plan = make_plan(view, slots, slot, field, offset)
+        constants = make_constants(field, layers)
+        works.append(partial(kernel, _memory_of(view), payload, plan, constants))
+    tiles = num_tiles(plan) * len(layers)
+    shares = share_out(tiles, threads, unit=1, least=_TILES_PER_SHARE)
+    run([partial(_run_share, works, share) for share in shares], threads)
+
+
+def _run_share(works: list[Callable[..., None]], share: range) -> None:
+    """Do all works on a share of tiles, some tiles at a time."""
+    for first in share[::_TILES_PER_PASS]:
+        last = min(first + _TILES_PER_PASS, share.stop)
+        for work in works:
+            work(first, last)
 
 
 def _memory_of(tensor: torch.Tensor) -> np.ndarray:
     """View the storage that a tensor lies in as one array of bytes."""
     memory = torch.empty(0, dtype=torch.uint8)
     return memory.set_(tensor.untyped_storage()).numpy()
-
-
-def _tile_jobs(
-    work: Callable,
-    views: KVViews,
-    slots: torch.Tensor,
-    slot: SlotLayout,
-    first_layer: int,
-    threads: int,
-) -> list[Callable[[], object]]:
-    """Share the tiles of some layers out among threads."""
-    if not slots.numel():
-        return []
-    plan = make_plan(views, slots, slot)
-    num_layers = slots.shape[0]
-    constants = make_constants(slot.key, first_layer, first_layer + num_layers)
-    tiles = num_tiles(plan) * num_layers
-    shares = 1 if threads == 1 else threads * _SHARES_PER_THREAD
-    step = max(-(-tiles // shares), _TILES_PER_SHARE)
-    return [
-        partial(work, plan, constants, first, min(first + step, tiles))
-        for first in range(0, tiles, step)
-    ]
-
-
-def _run(jobs: list[Callable[[], object]], threads: int) -> None:
-    """Do all jobs, in this thread or in those that operations share."""
-    if threads == 1 or len(jobs) < 2:
-        for job in jobs:
-            job()
-        return
-    results = [_pool(threads).submit(job) for job in jobs]
-    wait(results)
-    for result in results:
-        result.result()
-
-
-@lru_cache(maxsize=8)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the pool of so many threads; making one takes half a millisecond."""
-    return ThreadPoolExecutor(threads, "turboquant-cpu")
-
-
-# A forked process inherits the pools, but not their threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)

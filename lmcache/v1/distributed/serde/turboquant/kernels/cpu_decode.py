@@ -29,6 +29,8 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
     from_float16,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    FLOAT8_KEY,
+    LOW_BIT_KEY,
     NUM_CENTROIDS,
     Constants,
     Plan,
@@ -41,54 +43,54 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     locate_tile,
     store_rows,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import FP8_KEY_BITS
+from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES
 
 
 @Kernel
 def decode_tiles(
-    payload: np.ndarray,
     destination: np.ndarray,
+    payload: np.ndarray,
     plan: Plan,
     constants: Constants,
     first_tile: int,
     last_tile: int,
     revision: int = SOURCE_REVISION,
 ) -> None:
-    """Decode the tiles from ``first_tile`` to before ``last_tile``.
+    """Decode one field of the tiles from ``first_tile`` to before ``last_tile``.
 
     Args:
+        destination: Bytes of the head vectors.
         payload: Bytes of the payload.
-        destination: Bytes of the KV tensor.
-        plan: Where head vectors and slots are.
+        plan: Where head vectors and fields are.
         constants: Tables of the compressed layers.
         first_tile: First tile to decode.
         last_tile: Tile after the last one.
         revision: See ``Kernel``.
     """
-    tile = np.empty((constants.signs.shape[1], LANES), dtype=np.float32)
+    tile = np.empty((plan.dim, LANES), dtype=np.float32)
     scratch = np.empty_like(tile)
     rows_at = np.empty(LANES, dtype=np.int64)
-    slots_at = np.empty(LANES, dtype=np.int64)
+    fields_at = np.empty(LANES, dtype=np.int64)
     for index in range(first_tile, last_tile):
-        layer = locate_tile(plan, index, rows_at, slots_at)
-        if plan.key_bits == FP8_KEY_BITS:
-            _decode_float8_keys(payload, slots_at, tile)
-        else:
+        layer = locate_tile(plan, index, rows_at, fields_at)
+        if plan.kind == FLOAT8_KEY:
+            _decode_float8_keys(payload, fields_at, tile)
+        elif plan.kind == LOW_BIT_KEY:
             _decode_low_bit_keys(
-                payload, slots_at, layer, plan, constants, scratch, tile
+                payload, fields_at, layer, plan, constants, scratch, tile
             )
-        store_rows(tile, plan.number_format, destination, rows_at, 0)
-        _decode_values(payload, slots_at, plan, tile)
-        store_rows(tile, plan.number_format, destination, rows_at, plan.value_stride)
+        else:
+            _decode_values(payload, fields_at, plan, tile)
+        store_rows(tile, plan.number_format, destination, rows_at)
 
 
 @part
 def _decode_float8_keys(
-    payload: np.ndarray, slots_at: np.ndarray, tile: np.ndarray
+    payload: np.ndarray, fields_at: np.ndarray, tile: np.ndarray
 ) -> None:
     """Widen a float8 byte a dimension, four at a time."""
     for dim in range(0, tile.shape[0], 4):
-        word = read_words(payload, slots_at, dim)
+        word = read_words(payload, fields_at, dim)
         for i in range(4):
             put(tile, dim + i, from_e4m3(word >> (8 * i)))
 
@@ -96,7 +98,7 @@ def _decode_float8_keys(
 @part
 def _decode_low_bit_keys(
     payload: np.ndarray,
-    slots_at: np.ndarray,
+    fields_at: np.ndarray,
     layer: int,
     plan: Plan,
     constants: Constants,
@@ -104,15 +106,15 @@ def _decode_low_bit_keys(
     tile: np.ndarray,
 ) -> None:
     """Look up centroids, give them the keys' norms and undo the rotation."""
-    bits = plan.key_bits
+    bits = plan.bits
     magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
     for group in range(tile.shape[0] // LANES):
-        word = read_words(payload, slots_at, group * bits)
+        word = read_words(payload, fields_at, group * bits)
         for i in range(LANES):
             indices = word << (32 - bits * (i + 1))
             put(tile, group * LANES + i, from_indices(indices, magnitudes))
     lengths = row_norms(tile, scratch)
-    norms = from_float16(read_halves(payload, slots_at, plan.key_norm_offset))
+    norms = from_float16(read_halves(payload, fields_at, plan.codes_bytes))
     for dim in range(tile.shape[0]):
         put(tile, dim, get(tile, dim) / lengths * norms)
     scale = mix(tile, scratch, constants.hartley, constants.scale)
@@ -122,14 +124,14 @@ def _decode_low_bit_keys(
 
 @part
 def _decode_values(
-    payload: np.ndarray, slots_at: np.ndarray, plan: Plan, tile: np.ndarray
+    payload: np.ndarray, fields_at: np.ndarray, plan: Plan, tile: np.ndarray
 ) -> None:
     """Restore values as ``level * scale + zero``."""
-    bits = plan.value_bits
-    scales = from_float16(read_halves(payload, slots_at, plan.value_scale_offset))
-    zeros = from_float16(read_halves(payload, slots_at, plan.value_zero_offset))
+    bits = plan.bits
+    scales = from_float16(read_halves(payload, fields_at, plan.codes_bytes))
+    zeros = from_float16(read_halves(payload, fields_at, plan.codes_bytes + FP16_BYTES))
     for group in range(tile.shape[0] // LANES):
-        word = read_words(payload, slots_at, plan.value_offset + group * bits)
+        word = read_words(payload, fields_at, group * bits)
         for i in range(LANES):
             levels = (word >> (bits * i)) & ((1 << bits) - 1)
             put(tile, group * LANES + i, to_floats(levels) * scales + zeros)

@@ -33,6 +33,8 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
     to_float16,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    FLOAT8_KEY,
+    LOW_BIT_KEY,
     NUM_BOUNDARIES,
     Constants,
     Plan,
@@ -45,7 +47,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     load_rows,
     locate_tile,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import FP8_KEY_BITS
+from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES
 
 
 @Kernel
@@ -58,51 +60,51 @@ def encode_tiles(
     last_tile: int,
     revision: int = SOURCE_REVISION,
 ) -> None:
-    """Encode the tiles from ``first_tile`` to before ``last_tile``.
+    """Encode one field of the tiles from ``first_tile`` to before ``last_tile``.
 
-    A slot's fields are written in the order of their offsets: where levels are
-    3 bits wide, a word of eight is stored as four bytes, and the next field
-    covers the last one.
+    A field's parts are written in the order of their offsets: where codes are
+    3 bits wide, a word of eight is stored as four bytes, and what follows covers
+    the last one.
 
     Args:
-        source: Bytes of the KV tensor.
+        source: Bytes of the head vectors.
         payload: Bytes of the payload.
-        plan: Where head vectors and slots are.
+        plan: Where head vectors and fields are.
         constants: Tables of the compressed layers.
         first_tile: First tile to encode.
         last_tile: Tile after the last one.
         revision: See ``Kernel``.
     """
-    tile = np.empty((constants.signs.shape[1], LANES), dtype=np.float32)
+    tile = np.empty((plan.dim, LANES), dtype=np.float32)
     scratch = np.empty_like(tile)
     rows_at = np.empty(LANES, dtype=np.int64)
-    slots_at = np.empty(LANES, dtype=np.int64)
+    fields_at = np.empty(LANES, dtype=np.int64)
     for index in range(first_tile, last_tile):
-        layer = locate_tile(plan, index, rows_at, slots_at)
-        load_rows(source, rows_at, 0, plan.number_format, tile)
-        if plan.key_bits == FP8_KEY_BITS:
-            _encode_float8_keys(tile, payload, slots_at)
-        else:
+        layer = locate_tile(plan, index, rows_at, fields_at)
+        load_rows(source, rows_at, plan.number_format, tile)
+        if plan.kind == FLOAT8_KEY:
+            _encode_float8_keys(tile, payload, fields_at)
+        elif plan.kind == LOW_BIT_KEY:
             _encode_low_bit_keys(
-                tile, scratch, layer, plan, constants, payload, slots_at
+                tile, scratch, layer, plan, constants, payload, fields_at
             )
-        load_rows(source, rows_at, plan.value_stride, plan.number_format, tile)
-        _encode_values(tile, plan, payload, slots_at)
-        if plan.used_bytes < plan.slot_stride:
+        else:
+            _encode_values(tile, plan, payload, fields_at)
+        if plan.padding_offset:
             for lane in range(LANES):
-                payload[slots_at[lane] + plan.used_bytes] = 0
+                payload[fields_at[lane] + plan.padding_offset] = 0
 
 
 @part
 def _encode_float8_keys(
-    tile: np.ndarray, payload: np.ndarray, slots_at: np.ndarray
+    tile: np.ndarray, payload: np.ndarray, fields_at: np.ndarray
 ) -> None:
     """Write a float8 byte a dimension, four at a time."""
     for dim in range(0, tile.shape[0], 4):
         word = to_e4m3(get(tile, dim))
         for i in range(1, 4):
             word = word | (to_e4m3(get(tile, dim + i)) << (8 * i))
-        write_words(payload, slots_at, dim, word)
+        write_words(payload, fields_at, dim, word)
 
 
 @part
@@ -113,7 +115,7 @@ def _encode_low_bit_keys(
     plan: Plan,
     constants: Constants,
     payload: np.ndarray,
-    slots_at: np.ndarray,
+    fields_at: np.ndarray,
 ) -> None:
     """Write codebook indices of the rotated keys' directions, then their norms."""
     norms = row_norms(tile, scratch)
@@ -122,7 +124,7 @@ def _encode_low_bit_keys(
         units = get(tile, dim) / divisors
         put(tile, dim, units * constants.signs[layer, dim])
     scale = mix(tile, scratch, constants.hartley, constants.scale)
-    bits = plan.key_bits
+    bits = plan.bits
     thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
@@ -130,19 +132,19 @@ def _encode_low_bit_keys(
             coordinates = get(tile, group * LANES + i) * scale
             indices = to_indices(coordinates, thresholds, bits)
             word = word | (indices << (bits * i))
-        write_words(payload, slots_at, group * bits, word)
-    write_halves(payload, slots_at, plan.key_norm_offset, to_float16(norms))
+        write_words(payload, fields_at, group * bits, word)
+    write_halves(payload, fields_at, plan.codes_bytes, to_float16(norms))
 
 
 @part
 def _encode_values(
-    tile: np.ndarray, plan: Plan, payload: np.ndarray, slots_at: np.ndarray
+    tile: np.ndarray, plan: Plan, payload: np.ndarray, fields_at: np.ndarray
 ) -> None:
     """Write levels between each value's extremes, its scale and zero point.
 
     Levels are chosen for the scale and zero point as they are stored.
     """
-    bits = plan.value_bits
+    bits = plan.bits
     top_level = np.float32((1 << bits) - 1)
     lowest, highest = _extremes(tile)
     scales = to_float16((highest - lowest) / top_level)
@@ -157,9 +159,9 @@ def _encode_values(
             levels = select(levels > 0.0, levels, floats(0.0))
             levels = select(levels < top_level, levels, floats(top_level))
             word = word | (truncate(levels) << (bits * i))
-        write_words(payload, slots_at, plan.value_offset + group * bits, word)
-    write_halves(payload, slots_at, plan.value_scale_offset, scales)
-    write_halves(payload, slots_at, plan.value_zero_offset, zeros)
+        write_words(payload, fields_at, group * bits, word)
+    write_halves(payload, fields_at, plan.codes_bytes, scales)
+    write_halves(payload, fields_at, plan.codes_bytes + FP16_BYTES, zeros)
 
 
 @part

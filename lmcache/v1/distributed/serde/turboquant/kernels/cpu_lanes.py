@@ -52,11 +52,13 @@ class LaneType(types.Type):
 FLOATS = LaneType("float32")
 INTS = LaneType("int32")
 MASK = LaneType("bool")
+SUMS = LaneType("half an int64")
 
 VECTORS: dict[types.Type, ir.VectorType] = {
     FLOATS: ir.VectorType(ir.FloatType(), LANES),
     INTS: ir.VectorType(WORD, LANES),
     MASK: ir.VectorType(ir.IntType(1), LANES),
+    SUMS: ir.VectorType(ir.IntType(64), LANES // 2),
 }
 
 
@@ -113,6 +115,7 @@ for _function, _operand, _result, _build in (
     (operator.gt, FLOATS, MASK, _comparison(_ordered, ">")),
     (operator.add, INTS, INTS, ir.IRBuilder.add),
     (operator.sub, INTS, INTS, ir.IRBuilder.sub),
+    (operator.mul, INTS, INTS, ir.IRBuilder.mul),
     (operator.and_, INTS, INTS, ir.IRBuilder.and_),
     (operator.or_, INTS, INTS, ir.IRBuilder.or_),
     (operator.xor, INTS, INTS, ir.IRBuilder.xor),

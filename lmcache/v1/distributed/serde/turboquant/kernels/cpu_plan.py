@@ -13,9 +13,8 @@ import torch
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import LANES
-from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
 from lmcache.v1.distributed.serde.turboquant.slot import (
-    KeyField,
+    Field,
     SlotLayout,
     ValueField,
 )
@@ -28,61 +27,61 @@ _NUMBER_FORMATS = {
     torch.bfloat16: BFLOAT16,
 }
 
+FLOAT8_KEY, LOW_BIT_KEY, VALUE = range(3)
+
 NUM_CENTROIDS = 8
 NUM_BOUNDARIES = NUM_CENTROIDS - 1
 """Those above zero of a 4-bit codebook, which is symmetric."""
 
 
 class Plan(NamedTuple):
-    """Where head vectors and slots are; offsets and strides count bytes.
+    """Where head vectors and one field of their slots are.
+
+    Offsets and strides count bytes; offsets of parts count from the field.
 
     Attributes:
         number_format: ``FLOAT32``, ``FLOAT16`` or ``BFLOAT16``.
+        dim: Dimensions of a head vector.
         num_tokens: Tokens of a layer.
         num_heads: Head vectors of a token.
-        rows_offset: First key of the first compressed layer in the tensor.
+        rows_offset: First head vector of the first compressed layer in memory.
         layer_stride: From a layer to the next.
         token_stride: From a token to the next.
         head_stride: From a head vector to the next.
-        value_stride: From a key to its value.
-        slots_offset: First slot in the payload.
+        fields_offset: First slot's field in memory.
         layer_slots_stride: From the first slot of a layer to the next layer's.
         slot_stride: From a slot to the next.
-        key_bits: Bits a key dimension, as in ``slot.Preset``.
-        value_bits: Bits a value dimension.
-        key_norm_offset: Offset of the key's norm in a slot.
-        value_offset: Offset of the packed value levels.
-        value_scale_offset: Offset of the value's scale.
-        value_zero_offset: Offset of the value's zero point.
-        used_bytes: Bytes of key and value; a byte after them is padding.
+        kind: ``FLOAT8_KEY``, ``LOW_BIT_KEY`` or ``VALUE``.
+        bits: Bits a dimension.
+        codes_bytes: Bytes of packed codes: offset of the norm or of the scale,
+            which the zero point follows.
+        padding_offset: Offset of the byte that fills a slot up, which the last
+            field takes care of; 0 where there is none.
     """
 
     number_format: int
+    dim: int
     num_tokens: int
     num_heads: int
     rows_offset: int
     layer_stride: int
     token_stride: int
     head_stride: int
-    value_stride: int
-    slots_offset: int
+    fields_offset: int
     layer_slots_stride: int
     slot_stride: int
-    key_bits: int
-    value_bits: int
-    key_norm_offset: int
-    value_offset: int
-    value_scale_offset: int
-    value_zero_offset: int
-    used_bytes: int
+    kind: int
+    bits: int
+    codes_bytes: int
+    padding_offset: int
 
 
 class Constants(NamedTuple):
-    """Tables that depend on head_dim, key bits and layers alone.
+    """Tables of a low-bit key field; empty for other fields.
 
     Attributes:
-        signs: Rotation signs, ``[compressed layers, head_dim]`` float32.
-        hartley: Hartley matrix of head_dim's odd factor, float32.
+        signs: Rotation signs, ``[compressed layers, dim]`` float32.
+        hartley: Hartley matrix of the odd factor of ``dim``, float32.
         scale: ``block ** -0.5`` for its power of two ``block``.
         thresholds: ``[NUM_BOUNDARIES, LANES]`` int32. For each boundary above
             zero, the float32 bits of the largest number below it; then the
@@ -98,45 +97,45 @@ class Constants(NamedTuple):
     magnitudes: np.ndarray
 
 
-def make_plan(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> Plan:
-    """Write down where the kernels find head vectors and slots.
+def make_plan(
+    view: torch.Tensor,
+    slots: torch.Tensor,
+    slot: SlotLayout,
+    field: Field,
+    offset: int,
+) -> Plan:
+    """Write down where the kernels find head vectors and a field of their slots.
 
     Args:
-        views: Keys and values ``[layers, tokens, heads, dim]``.
+        view: Head vectors ``[layers, tokens, heads, field.dim]``.
         slots: uint8 ``[layers, tokens, heads, slot_bytes]``.
         slot: Byte layout of a slot.
+        field: Byte layout of the field.
+        offset: Offset of the field in a slot.
 
     Returns:
         The plan; offsets count from the start of the tensors' storages.
-
-    Raises:
-        TypeError: If the slot holds no uniformly quantised values.
     """
-    keys, values = views
-    if values is None or not isinstance(slot.value, ValueField):
-        raise TypeError(f"Expected keys and values, got slots of {slot}")
-    itemsize = keys.element_size()
-    first_key, first_value = int(keys.storage_offset()), int(values.storage_offset())
-    layer_stride, token_stride, head_stride, _ = keys.stride()
+    itemsize = view.element_size()
+    layer_stride, token_stride, head_stride, _ = view.stride()
+    is_last = offset + field.num_bytes == slot.used_bytes
+    is_padded = is_last and slot.used_bytes < slot.slot_bytes
     return Plan(
-        number_format=_NUMBER_FORMATS[keys.dtype],
-        num_tokens=keys.shape[1],
-        num_heads=keys.shape[2],
-        rows_offset=first_key * itemsize,
+        number_format=_NUMBER_FORMATS[view.dtype],
+        dim=field.dim,
+        num_tokens=view.shape[1],
+        num_heads=view.shape[2],
+        rows_offset=int(view.storage_offset()) * itemsize,
         layer_stride=layer_stride * itemsize,
         token_stride=token_stride * itemsize,
         head_stride=head_stride * itemsize,
-        value_stride=(first_value - first_key) * itemsize,
-        slots_offset=int(slots.storage_offset()),
+        fields_offset=int(slots.storage_offset()) + offset,
         layer_slots_stride=slots.stride(0),
         slot_stride=slots.stride(2),
-        key_bits=slot.key.bits,
-        value_bits=slot.value.bits,
-        key_norm_offset=slot.key.norm_offset,
-        value_offset=slot.value_offset,
-        value_scale_offset=slot.value_offset + slot.value.scale_offset,
-        value_zero_offset=slot.value_offset + slot.value.zero_offset,
-        used_bytes=slot.used_bytes,
+        kind=_kind(field),
+        bits=field.bits,
+        codes_bytes=field.dim * field.bits // 8,
+        padding_offset=field.num_bytes if is_padded else 0,
     )
 
 
@@ -153,35 +152,40 @@ def num_tiles(plan: Plan) -> int:
 
 
 @lru_cache(maxsize=64)
-def make_constants(key: KeyField, first_layer: int, last_layer: int) -> Constants:
+def make_constants(field: Field, layers: range) -> Constants:
     """Gather the tables of some layers.
 
     Args:
-        key: Byte layout of a key.
-        first_layer: First compressed layer.
-        last_layer: Layer after the last compressed one.
+        field: Byte layout of a field.
+        layers: The compressed layers.
 
     Returns:
-        The tables; thresholds and magnitudes are unused where keys are float8.
+        The tables; nothing but their types matters unless the field holds
+        low-bit keys.
     """
-    signs = [
-        tables.rotation_signs(key.dim, layer).numpy()
-        for layer in range(first_layer, last_layer)
-    ]
-    block = key.dim & -key.dim
+    dim, bits = field.dim, field.bits
+    block = dim & -dim
     thresholds = np.full((NUM_BOUNDARIES, LANES), np.iinfo(np.int32).max, np.int32)
     magnitudes = np.zeros((NUM_CENTROIDS, LANES), np.float32)
-    if not key.is_fp8:
-        bits = key.bits
-        boundaries = tables.boundaries(key.dim, bits).numpy()[2 ** (bits - 1) :]
+    signs: np.ndarray = np.zeros((0, dim), np.float32)
+    if _kind(field) == LOW_BIT_KEY:
+        boundaries = tables.boundaries(dim, bits).numpy()[2 ** (bits - 1) :]
         thresholds[: len(boundaries)] = boundaries.view(np.int32)[:, None] - 1
-        centroids = tables.centroids(key.dim, bits).numpy()[2 ** (bits - 1) :]
+        centroids = tables.centroids(dim, bits).numpy()[2 ** (bits - 1) :]
         repeats = NUM_CENTROIDS // len(centroids)
         magnitudes[:] = centroids.repeat(repeats)[:, None]
+        signs = np.stack([tables.rotation_signs(dim, layer) for layer in layers])
     return Constants(
-        signs=np.stack(signs),
-        hartley=np.array(tables.hartley(key.dim // block), dtype=np.float32),
+        signs=signs,
+        hartley=np.array(tables.hartley(dim // block), dtype=np.float32),
         scale=np.float32(block**-0.5),
         thresholds=thresholds,
         magnitudes=magnitudes,
     )
+
+
+def _kind(field: Field) -> int:
+    """Return the code of a field's kind."""
+    if isinstance(field, ValueField):
+        return VALUE
+    return FLOAT8_KEY if field.is_fp8 else LOW_BIT_KEY

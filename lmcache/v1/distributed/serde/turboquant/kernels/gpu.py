@@ -31,6 +31,9 @@ HEAD_DIM_STEP = 16
 MAX_LAYERS = 2**16 - 1
 """Most programs along the second dimension of a grid."""
 
+_MASK_LAYERS = 64
+"""Layers by which tables of sign masks grow."""
+
 
 def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
     """Return whether the kernels can work on these tensors.
@@ -140,7 +143,8 @@ def _rotation(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sign masks from ``first_layer`` on, and the rotation matrix."""
     num_layers, _, _, head_dim = rows.shape
-    end = first_layer + num_layers
+    # Parts of one tensor share a table of masks.
+    end = -(-(first_layer + num_layers) // _MASK_LAYERS) * _MASK_LAYERS
     masks = gpu_constants.sign_masks(head_dim, end, rows.device)
     width = gpu_constants.rotation_width(head_dim)
     matrix = gpu_constants.rotation_matrix(width, run, dtype, rows.device)
@@ -153,7 +157,7 @@ def _places(views: KVViews, rows: torch.Tensor, slots: torch.Tensor) -> dict[str
     other = keys if values is None else values
     num_rows = rows.shape[1] * rows.shape[2]
     return {
-        "value_offset": int(other.storage_offset() - rows.storage_offset()),
+        "value_offset": (other.data_ptr() - rows.data_ptr()) // rows.itemsize,
         "layer_stride": rows.stride(0),
         "row_stride": rows.stride(2),
         "slots_stride": slots.stride(0) // 2,

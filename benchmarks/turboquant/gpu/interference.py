@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much a model's work on the default stream slows while the serde runs."""
+
+# Standard
+import statistics
+import threading
+
+# Third Party
+import torch
+
+# First Party
+from benchmarks.turboquant.gpu.codecs import FORK, Codec, codecs_of
+
+_SHAPE = (2, 80, 256, 1024)
+_PRODUCTS = 200
+_REPLAYS = 40
+
+
+def slowdowns() -> list[dict[str, object]]:
+    """Return for each preset how much longer the products take, in per cent."""
+    products = _products()
+    rows = []
+    for codec in codecs_of(FORK):
+        alone = _milliseconds(products)
+        stop = threading.Event()
+        done: list[int] = []
+        worker = threading.Thread(target=_run_flat_out, args=(codec, stop, done))
+        worker.start()
+        while not done:
+            pass
+        beside = _milliseconds(products)
+        operations = len(done)
+        stop.set()
+        worker.join()
+        alone = (alone + _milliseconds(products)) / 2
+        rows.append(
+            {
+                "preset": codec.preset,
+                "alone_ms": alone,
+                "beside_ms": beside,
+                "slowdown_percent": 100 * (beside / alone - 1),
+                "operations": operations,
+            }
+        )
+    return rows
+
+
+def _products() -> torch.cuda.CUDAGraph:
+    """Record matrix products as of a decoding step: few rows, all weights read."""
+    rows = torch.randn(64, 8192, dtype=torch.bfloat16, device="cuda")
+    weights = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty_like(rows)
+    torch.mm(rows, weights, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_PRODUCTS):
+            torch.mm(rows, weights, out=out)
+    return graph
+
+
+def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
+    """Return the median time of a replay on the default stream."""
+    times = []
+    for _ in range(_REPLAYS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def _run_flat_out(codec: Codec, stop: threading.Event, done: list[int]) -> None:
+    """Encode and decode pinned tensors without a pause."""
+    tensor = torch.randn(_SHAPE).bfloat16().pin_memory()
+    payload = torch.zeros(codec.payload_bytes(tensor), dtype=torch.uint8).pin_memory()
+    while not stop.is_set():
+        codec.encode(tensor, payload)
+        codec.decode(payload, tensor)
+        done.append(1)
