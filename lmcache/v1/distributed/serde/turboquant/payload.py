@@ -13,7 +13,10 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
-from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
+from lmcache.v1.distributed.serde.turboquant.layout import (
+    STATISTICS_DTYPE,
+    PayloadLayout,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
@@ -36,13 +39,16 @@ def write_payload(
             raw = view.reshape(-1).view(torch.uint8)
             payload[start : start + raw.numel()] = raw
             start += raw.numel()
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
-    if cpu.supports(views, slots, layout.slot):
+    if layout.side_table_bytes:
+        table = _side_table(payload, layout)
+        reference.encode_layers(views, slots, layout.slot, layout.quant_start, table)
+    elif cpu.supports(views, slots, layout.slot):
         cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -71,9 +77,12 @@ def read_payload(
             start = stop
     if not layout.quantises:
         return
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
-    if cpu.supports(views, slots, layout.slot):
+    if layout.side_table_bytes:
+        table = _side_table(payload, layout)
+        reference.decode_layers(slots, views, layout.slot, layout.quant_start, table)
+    elif cpu.supports(views, slots, layout.slot):
         cpu.decode_layers(slots, views, layout.slot, layout.quant_start, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -97,6 +106,12 @@ def _gpu_or_reference(
 def _has_triton() -> bool:
     """Return whether Triton is installed."""
     return find_spec("triton") is not None
+
+
+def _side_table(payload: torch.Tensor, layout: PayloadLayout) -> torch.Tensor:
+    """View the statistics of a payload as numbers."""
+    part = payload[layout.side_table_span]
+    return part.view(STATISTICS_DTYPE).view(layout.side_table_shape)
 
 
 def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:
