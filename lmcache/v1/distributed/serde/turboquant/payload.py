@@ -11,7 +11,10 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu, has_triton
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
-from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
+from lmcache.v1.distributed.serde.turboquant.layout import (
+    STATISTICS_DTYPE,
+    PayloadLayout,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
@@ -34,18 +37,19 @@ def write_payload(
             raw = view.reshape(-1).view(torch.uint8)
             payload[start : start + raw.numel()] = raw
             start += raw.numel()
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    if cpu.supports(views, slots):
+    table = _side_table(payload, layout)
+    if cpu.supports(views, slots) and table is None:
         cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.encode_layers(views, slots, layout.slot, first_layer)
+        backend.encode_layers(views, slots, layout.slot, first_layer, table)
 
 
 def read_payload(
@@ -70,14 +74,15 @@ def read_payload(
             start = stop
     if not layout.quantises:
         return
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    if cpu.supports(views, slots):
+    table = _side_table(payload, layout)
+    if cpu.supports(views, slots) and table is None:
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.decode_layers(slots, views, layout.slot, first_layer)
+        backend.decode_layers(slots, views, layout.slot, first_layer, table)
 
 
 def _gpu_or_reference(
@@ -91,6 +96,14 @@ def _gpu_or_reference(
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 
     return gpu if gpu.supports(views, slots, slot) else reference
+
+
+def _side_table(payload: torch.Tensor, layout: PayloadLayout) -> torch.Tensor | None:
+    """View the statistics of a payload as numbers; None where it has none."""
+    if not layout.side_table_bytes:
+        return None
+    part = payload[layout.side_table_span]
+    return part.view(STATISTICS_DTYPE).view(layout.side_table_shape)
 
 
 def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:
