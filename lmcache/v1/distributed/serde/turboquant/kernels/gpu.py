@@ -19,7 +19,12 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_measure import measure
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import Plan, plans_of
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_relative import (
+    decode_relative_kernel,
+    encode_relative_kernel,
+)
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
@@ -44,13 +49,15 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
         slot: Byte layout of a slot.
 
     Returns:
-        False where another backend has to do the work: off NVIDIA GPUs, and on
-        vectors that are too wide or not equally spaced.
+        False where another backend has to do the work: off NVIDIA GPUs, on vectors
+        that are too wide or not equally spaced, and on rotary pairs that are not in
+        different chunks alike.
     """
     num_heads = slots.shape[2]
     return (
         gpu_device.runs_on(slots.device)
         and all(_has_rows(view, slots) for view in views if view is not None)
+        and not (slot.key.rope_theta and _num_chunks(slot.key.dim) % 2)
         and slots.shape[0] <= MAX_LAYERS
         and slots.stride()[1:] == (num_heads * slot.slot_bytes, slot.slot_bytes, 1)
         and slots.stride(0) % 2 == slots.data_ptr() % 2 == 0
@@ -58,7 +65,11 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
 
 
 def encode_layers(
-    views: KVViews, slots: torch.Tensor, slot: SlotLayout, first_layer: int
+    views: KVViews,
+    slots: torch.Tensor,
+    slot: SlotLayout,
+    first_layer: int,
+    side_table: torch.Tensor | None = None,
 ) -> None:
     """Quantise layers into slots, as ``reference.encode_layers`` does.
 
@@ -68,25 +79,42 @@ def encode_layers(
             written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
+        side_table: bfloat16 ``[layers, heads, slot.num_statistics]``, which is
+            written, where the slot has statistics.
     """
     if not slots.numel():
         return
     run, capability = gpu_constants.FRAGMENT_RUN, gpu_device.capability_of(slots.device)
     with gpu_device.current(slots.device):
         for plan, rows in _launches(views, slot):
-            is_half = rows.dtype == torch.float16
+            key = plan.relative_key
+            options = gpu_launch.encode_options(plan, rows.dtype, capability)
+            is_half = rows.dtype == torch.float16 and key is None
             dtype = torch.float16 if is_half else torch.bfloat16
-            encode_kernel[_grid(rows)](
+            tables = _rotation(rows, first_layer, run, dtype)
+            if key is None:
+                places = _places(views, rows, slots)
+                encode_kernel[_grid(rows)](rows, slots, *tables, **places, **options)
+                continue
+            statistics, rotary = _common(plan, rows, side_table)
+            measure(rows, statistics, rotary)
+            encode_relative_kernel[_grid(rows)](
                 rows,
                 slots,
-                *_rotation(rows, first_layer, run, dtype),
-                **_places(views, rows, slots),
-                **gpu_launch.encode_options(plan, rows.dtype, capability),
+                *tables,
+                statistics,
+                rotary,
+                **_relative_places(rows, slots, statistics),
+                **gpu_launch.of_one_field(options),
             )
 
 
 def decode_layers(
-    slots: torch.Tensor, views: KVViews, slot: SlotLayout, first_layer: int
+    slots: torch.Tensor,
+    views: KVViews,
+    slot: SlotLayout,
+    first_layer: int,
+    side_table: torch.Tensor | None = None,
 ) -> None:
     """Restore layers from slots, as ``reference.decode_layers`` does.
 
@@ -95,19 +123,34 @@ def decode_layers(
         views: Keys and values that :func:`supports`; every element is written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
+        side_table: What :func:`encode_layers` wrote, where the slot has statistics.
     """
     if not slots.numel():
         return
     run, capability = gpu_constants.JOINED_RUN, gpu_device.capability_of(slots.device)
     with gpu_device.current(slots.device):
         for plan, rows in _launches(views, slot):
-            decode_kernel[_grid(rows)](
+            options = gpu_launch.decode_options(plan, rows.dtype, capability)
+            tables = _rotation(rows, first_layer, run, torch.float16)
+            if plan.relative_key is None:
+                places = _places(views, rows, slots)
+                decode_kernel[_grid(rows)](slots, rows, *tables, **places, **options)
+                continue
+            statistics, rotary = _common(plan, rows, side_table)
+            decode_relative_kernel[_grid(rows)](
                 slots,
                 rows,
-                *_rotation(rows, first_layer, run, torch.float16),
-                **_places(views, rows, slots),
-                **gpu_launch.decode_options(plan, rows.dtype, capability),
+                *tables,
+                statistics,
+                rotary,
+                **_relative_places(rows, slots, statistics),
+                **gpu_launch.of_one_field(options),
             )
+
+
+def _num_chunks(head_dim: int) -> int:
+    """Return the number of chunks of a vector that is rotated."""
+    return head_dim // gpu_constants.rotation_width(head_dim)
 
 
 def _has_rows(view: torch.Tensor, slots: torch.Tensor) -> bool:
@@ -130,6 +173,38 @@ def _launches(views: KVViews, slot: SlotLayout) -> Iterator[tuple[Plan, torch.Te
         rows = views[plan.view]
         assert rows is not None
         yield plan, rows
+
+
+def _common(
+    plan: Plan, rows: torch.Tensor, side_table: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the statistics of a plan's field, and its rotary table if it has one."""
+    _, num_tokens, _, head_dim = rows.shape
+    key, start = plan.relative_key, plan.statistics_start
+    assert side_table is not None and key is not None
+    rotary = None
+    if key.rope_theta:
+        theta = key.rope_theta
+        rotary = gpu_constants.rotary(head_dim, theta, num_tokens, rows.device)
+    return side_table[..., start : start + key.num_statistics], rotary
+
+
+def _relative_places(
+    rows: torch.Tensor, slots: torch.Tensor, statistics: torch.Tensor
+) -> dict[str, int]:
+    """Return where the kernels find rows, slots and statistics."""
+    num_heads = rows.shape[2]
+    num_rows = rows.shape[1] * num_heads
+    return {
+        "layer_stride": rows.stride(0),
+        "row_stride": rows.stride(2),
+        "slots_stride": slots.stride(0) // 2,
+        "statistics_layer_stride": statistics.stride(0),
+        "statistics_stride": statistics.stride(1),
+        "num_rows": num_rows,
+        "num_heads": num_heads,
+        "IS_SHORT": num_rows < gpu_launch.TILE_ROWS,
+    }
 
 
 def _grid(rows: torch.Tensor) -> tuple[int, int]:

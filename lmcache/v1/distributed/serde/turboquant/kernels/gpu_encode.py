@@ -124,7 +124,7 @@ def _encode_field(
     """Store rows as a field of their slots; return the result of the indices'."""
     pair_ptrs = slot_ptrs.to(tl.pointer_type(tl.uint16))
     if FIELD[0] == gpu_tiles.INDICES:
-        return _encode_indices(rows, pair_ptrs, rotation, FIELD, ROTATION, PTX)
+        return encode_indices(rows, 0, pair_ptrs, rotation, FIELD, ROTATION, PTX)
     elif FIELD[0] == gpu_tiles.LEVELS:
         _encode_levels(rows, pair_ptrs, FIELD, PTX)
     else:
@@ -145,21 +145,35 @@ def _encode_large(
     if gpu_tiles.any_row(~(energy <= _ENERGY_LIMIT)):
         tl.debug_barrier()
         rows = gpu_tiles.load_chunks(row_ptrs, ROTATION[3], ROTATION[0])
-        bounded = gpu_tiles.saturated(rows)
+        rows = gpu_tiles.saturated(rows)
         pair_ptrs = slot_ptrs.to(tl.pointer_type(tl.uint16))
-        _encode_indices(bounded, pair_ptrs, rotation, FIELD, ROTATION, PTX)
+        encode_indices(rows, 0, pair_ptrs, rotation, FIELD, ROTATION, PTX)
 
 
 @triton.jit
-def _encode_indices(
+def encode_indices(
     rows,
+    sign_bits,
     pair_ptrs,
     rotation,
     FIELD: tl.constexpr,
     ROTATION: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Store rows as codebook indices and norm; return the squared norms."""
+    """Store rows as codebook indices and norm.
+
+    Args:
+        rows: Tuple of chunks ``[rows, width]``.
+        sign_bits: uint16 ``[rows]``, what to set in the norms, or 0.
+        pair_ptrs: uint16 pointers to the slots, ``[rows]``.
+        rotation: Pointers to the layer's sign masks and the rotation matrix.
+        FIELD: As ``FIRST`` of the kernel.
+        ROTATION: ``WIDTH``, ``HARTLEY``, ``ENERGY_UNIT`` and the number of chunks.
+        PTX: Whether PTX instructions are available.
+
+    Returns:
+        float32 ``[rows]``: squared norms.
+    """
     ROWS: tl.constexpr = rows[0].shape[0]
     BITS: tl.constexpr = FIELD[1]
     INDEX_FACTOR: tl.constexpr = FIELD[4]
@@ -180,7 +194,7 @@ def _encode_indices(
     _store_codes(words, pair_ptrs + FIELD[2], BITS)
     energy = energy * ROTATION[2]
     norms = gpu_tiles.to_half(tl.sqrt(energy)).to(tl.uint16, bitcast=True)
-    tl.store(pair_ptrs + FIELD[3], norms)
+    tl.store(pair_ptrs + FIELD[3], norms | sign_bits)
     return energy
 
 
@@ -221,4 +235,4 @@ def _store_codes(words, pair_ptrs, BITS: tl.constexpr):
     NUM_CHUNKS: tl.constexpr = len(words) // len(joined)
     for index in tl.static_range(len(joined)):
         ptrs = pair_ptrs + index * NUM_CHUNKS * CHUNK_PAIRS
-        gpu_tiles.store_words(ptrs, joined[index], NUM_CHUNKS, CHUNK_PAIRS)
+        gpu_tiles.store_words(ptrs, joined[index], NUM_CHUNKS, CHUNK_PAIRS, BITS)

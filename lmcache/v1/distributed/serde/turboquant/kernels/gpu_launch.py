@@ -97,6 +97,15 @@ def decode_options(
     }
 
 
+def of_one_field(options: Options) -> Options:
+    """Return the options of kernels that work on one relative field."""
+    return {
+        name: option
+        for name, option in options.items()
+        if name not in ("SECOND", "FLOAT8")
+    }
+
+
 def _shared_options(
     plan: Plan,
     dtype: torch.dtype,
@@ -105,7 +114,7 @@ def _shared_options(
 ) -> Options:
     """Return what both kernels take."""
     head_dim = plan.head_dim
-    fits = head_dim * dtype.itemsize <= MAX_ROW_BYTES
+    fits = plan.relative_key is None and head_dim * dtype.itemsize <= MAX_ROW_BYTES
     return {
         "HEAD_DIM": head_dim,
         "SLOT_PAIRS": plan.slot_bytes // 2,

@@ -3,9 +3,15 @@
 
 # Standard
 from dataclasses import dataclass
+from functools import cached_property
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.slot import Field, SlotLayout, ValueField
+from lmcache.v1.distributed.serde.turboquant.slot import (
+    Field,
+    KeyField,
+    SlotLayout,
+    ValueField,
+)
 
 
 INDICES, LEVELS, FLOAT8 = range(3)
@@ -21,12 +27,21 @@ class Plan:
         head_dim: Dimensions of a vector.
         slot_bytes: Bytes from one slot to the next.
         fields: The fields, with their offsets in a slot.
+        statistics_start: Place of the field's statistics among those of a head.
     """
 
     view: int
     head_dim: int
     slot_bytes: int
     fields: tuple[tuple[Field, int], ...]
+    statistics_start: int = 0
+
+    @cached_property
+    def relative_key(self) -> KeyField | None:
+        """The field, where it is relative to statistics; it is the only one then."""
+        field = self.fields[0][0]
+        is_relative = isinstance(field, KeyField) and field.is_calibrated
+        return field if is_relative else None
 
 
 def plans_of(slot: SlotLayout, *, have_same_rows: bool) -> tuple[Plan, ...]:
@@ -42,7 +57,8 @@ def plans_of(slot: SlotLayout, *, have_same_rows: bool) -> tuple[Plan, ...]:
     fields: list[tuple[Field, int]] = [(slot.key, 0)]
     if slot.value is not None:
         fields.append((slot.value, slot.value_offset))
-    if have_same_rows and len({field.dim for field, _ in fields}) == 1:
+    are_as_wide = len({field.dim for field, _ in fields}) == 1
+    if have_same_rows and are_as_wide and not slot.num_statistics:
         return (_plan(slot, 0, *fields),)
     return tuple(_plan(slot, view, field) for view, field in enumerate(fields))
 
@@ -76,4 +92,5 @@ def _plan(slot: SlotLayout, view: int, *fields: tuple[Field, int]) -> Plan:
         head_dim=fields[0][0].dim,
         slot_bytes=slot.slot_bytes,
         fields=fields,
+        statistics_start=slot.key.num_statistics if view else 0,
     )
