@@ -25,9 +25,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_values,
 )
 
-_ENERGY_LIMIT = tl.constexpr(65000.0**2)
-"""A row of no more than this has no element beyond float16, rounding included."""
-
 
 @triton.jit
 def encode_kernel(
@@ -142,7 +139,7 @@ def _encode_large(
     PTX: tl.constexpr,
 ):
     """Encode rows to indices again if any has a number beyond float16."""
-    if gpu_tiles.any_row(~(energy <= _ENERGY_LIMIT)):
+    if gpu_tiles.any_row(~(energy <= gpu_tiles.ENERGY_LIMIT)):
         tl.debug_barrier()
         rows = gpu_tiles.load_chunks(row_ptrs, ROTATION[3], ROTATION[0])
         rows = gpu_tiles.saturated(rows)

@@ -111,8 +111,8 @@ def measure_kernel(
             source_ptr, token_stride, start, num_tokens, BLOCK_TOKENS, HALF, COLUMNS
         )
         if rotary_ptr is not None:
-            turned = _turn_back(first, second, rotary_ptr, start, num_tokens, HALF)
-            first, second = _where(is_turned[None, :], turned, (first, second))
+            back = _turn_back(first, second, rotary_ptr, start, num_tokens, HALF)
+            first, second = _where(is_turned[None, :], back, (first, second))
         first -= mean[0][None, :]
         second -= mean[1][None, :]
         length = tl.sum(first * first + second * second, axis=1)

@@ -135,16 +135,7 @@ def _load_statistics(statistics_ptrs, NUM_CHUNKS: tl.constexpr, WIDTH: tl.conste
     spread_ptrs = ptrs + NUM_CHUNKS * WIDTH
     means = gpu_tiles.load_chunks(ptrs, NUM_CHUNKS, WIDTH)
     spreads = gpu_tiles.load_chunks(spread_ptrs, NUM_CHUNKS, WIDTH)
-    return _to_float32(means), _to_float32(spreads)
-
-
-@triton.jit
-def _to_float32(chunks):
-    """Convert a tuple of chunks."""
-    wide = ()
-    for index in tl.static_range(len(chunks)):
-        wide = wide + (chunks[index].to(tl.float32),)
-    return wide
+    return gpu_tiles.to_float32(means), gpu_tiles.to_float32(spreads)
 
 
 @triton.jit

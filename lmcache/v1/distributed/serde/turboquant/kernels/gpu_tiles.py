@@ -21,6 +21,9 @@ FLOAT8 = tl.constexpr(gpu_plan.FLOAT8)
 
 FP16_MAX = tl.constexpr(65504.0)
 
+ENERGY_LIMIT = tl.constexpr(65000.0**2)
+"""A row of no more than this has no element beyond float16, rounding included."""
+
 
 @triton.jit
 def tile_rows(num_rows, ROWS: tl.constexpr, IS_SHORT: tl.constexpr):
@@ -170,6 +173,15 @@ def saturated(chunks):
             chunk = to_half_range(chunk)
         bounded = bounded + (chunk,)
     return bounded
+
+
+@triton.jit
+def to_float32(chunks):
+    """Convert a tuple of chunks to float32."""
+    wide = ()
+    for index in tl.static_range(len(chunks)):
+        wide = wide + (chunks[index].to(tl.float32),)
+    return wide
 
 
 @triton.jit
