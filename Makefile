@@ -6,7 +6,7 @@ export PYTHON
 ARGS ?=
 PULL_REQUEST ?= build/pull-request
 
-.PHONY: demo test lint wheel pr dev bench fuzz golden clean
+.PHONY: demo test lint wheel pr dev bench fuzz validate golden clean
 
 demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens ..."
 	tools/venv .venv/demo . -r requirements/demo.txt
@@ -51,6 +51,10 @@ bench: ## CPU codecs side by side: ours, tqai, LMCache's fp8, memcpy
 fuzz: .venv/dev/ready ## A million changed payloads: ARGS="--count ... --seed ..."
 	LMCACHE_LOG_LEVEL=ERROR .venv/dev/bin/python \
 	    -m tests.v1.distributed.serde.turboquant.fuzz $(ARGS)
+
+validate: .venv/dev/ready ## The paper's claims, one by one: ARGS=--document updates the docs
+	LMCACHE_LOG_LEVEL=ERROR .venv/dev/bin/python \
+	    -m tests.v1.distributed.serde.turboquant.paper $(ARGS)
 
 golden: .venv/dev/ready ## Freeze the payloads that have no file yet, with the code of .venv/dev
 	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.cases

@@ -4,7 +4,6 @@
 # Standard
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 import os
 
 # Third Party
@@ -14,6 +13,7 @@ import torch
 from lmcache import torch_dev, torch_device_type
 from lmcache.v1.distributed.serde.turboquant.accelerators import least_used
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.kernels import has_triton
 
 CPU = torch.device("cpu")
 
@@ -133,7 +133,7 @@ class DeviceChoice:
 @lru_cache(maxsize=1)
 def has_kernels() -> bool:
     """Return whether the kernels run on the host's accelerators."""
-    if not torch_dev.is_available() or find_spec("triton") is None:
+    if not torch_dev.is_available() or not has_triton():
         return False
     # Triton is optional, and takes long to import.
     # First Party

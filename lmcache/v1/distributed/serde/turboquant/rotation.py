@@ -18,7 +18,8 @@ def rotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
     ``W`` is the orthonormal Sylvester Hadamard matrix. Where head_dim is not
     a power of two, it is the Kronecker product of the Hartley matrix of the
     odd factor and the Hadamard matrix of the power of two: orthonormal,
-    symmetric, and without a coordinate left unmixed.
+    symmetric, and without a coordinate left unmixed. It is no uniformly random
+    rotation: a row of few entries that are not zero takes few values.
 
     Args:
         rows: float32 tensor ``[..., head_dim]``.

@@ -43,8 +43,8 @@ _SEED_LAYER_STRIDE = 1337
 def centroids(head_dim: int, bits: int) -> torch.Tensor:
     """Return the codebook of N(0, 1 / head_dim).
 
-    A coordinate of a rotated unit vector is close to that distribution
-    (TurboQuant, arXiv 2504.19874, section 3.1).
+    A coordinate of a uniformly rotated unit vector is close to that distribution
+    (TurboQuant, arXiv 2504.19874, Lemma 1).
 
     Args:
         head_dim: Dimensions of a head vector.

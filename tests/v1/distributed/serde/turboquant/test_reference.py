@@ -5,7 +5,7 @@
 from itertools import product
 
 # Third Party
-from scipy import integrate, linalg, special
+from scipy import linalg
 import numpy as np
 import pytest
 import torch
@@ -20,6 +20,7 @@ from tests.v1.distributed.serde.turboquant.helpers import (
     relative_error,
     slot_of,
 )
+from tests.v1.distributed.serde.turboquant.paper import theory
 
 ROWS = 20_000
 FLOAT32_ROUNDING = 2.0**-24
@@ -96,23 +97,10 @@ def test_rotation_differs_between_layers() -> None:
 
 
 def sphere_distortion(head_dim: int, bits: int) -> float:
-    """Distortion of the codebook on a uniform unit vector, by quadrature.
-
-    A coordinate t has density proportional to (1 - t^2)^((d - 3) / 2).
-    """
+    """Distortion of the codebook on a uniform unit vector, by quadrature."""
     codebook = tables.centroids(head_dim, bits).double().numpy()
     inner = tables.boundaries(head_dim, bits).double().numpy()
-    edges = np.r_[-1.0, inner, 1.0]
-    area = special.beta(0.5, (head_dim - 1) / 2)
-
-    def cell_error(t: float, centroid: float) -> float:
-        return (t - centroid) ** 2 * (1 - t * t) ** ((head_dim - 3) / 2) / area
-
-    cells = zip(edges[:-1], edges[1:], codebook, strict=True)
-    return head_dim * sum(
-        integrate.quad(cell_error, low, high, args=(centroid,), epsabs=1e-12)[0]
-        for low, high, centroid in cells
-    )
+    return theory.distortion(codebook, inner, head_dim)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
