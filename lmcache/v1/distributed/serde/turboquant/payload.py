@@ -13,10 +13,7 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
-from lmcache.v1.distributed.serde.turboquant.layout import (
-    STATISTICS_DTYPE,
-    PayloadLayout,
-)
+from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
@@ -42,11 +39,12 @@ def write_payload(
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
+    payload[layout.side_table_span] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
-    if layout.side_table_bytes:
-        table = _side_table(payload, layout)
+    if layout.side_table.num_bytes:
+        table = layout.side_table.parts(payload[layout.side_table_span])
         reference.encode_layers(views, slots, layout.slot, layout.quant_start, table)
     elif cpu.supports(views, slots, layout.slot):
         cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
@@ -79,8 +77,8 @@ def read_payload(
         return
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
-    if layout.side_table_bytes:
-        table = _side_table(payload, layout)
+    if layout.side_table.num_bytes:
+        table = layout.side_table.parts(payload[layout.side_table_span])
         reference.decode_layers(slots, views, layout.slot, layout.quant_start, table)
     elif cpu.supports(views, slots, layout.slot):
         cpu.decode_layers(slots, views, layout.slot, layout.quant_start, threads)
@@ -106,12 +104,6 @@ def _gpu_or_reference(
 def _has_triton() -> bool:
     """Return whether Triton is installed."""
     return find_spec("triton") is not None
-
-
-def _side_table(payload: torch.Tensor, layout: PayloadLayout) -> torch.Tensor:
-    """View the statistics of a payload as numbers."""
-    part = payload[layout.side_table_span]
-    return part.view(STATISTICS_DTYPE).view(layout.side_table_shape)
 
 
 def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:
