@@ -33,7 +33,11 @@ where they are worth one.
 """
 
 TOKENS_PER_KEPT_ROW = 128
-"""Of so many tokens of a head one key is kept in the side table; at least one."""
+"""Of so many tokens of a head one key is kept in the side table, and at least one.
+
+Wider keys count one for each ``head_dim`` tokens, so that those kept take no more
+bytes than the statistics in an object of 256 tokens.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +153,11 @@ class PayloadLayout:
     @cached_property
     def side_table(self) -> SideTableLayout:
         """Layout of the side table; it has no bytes where nothing is calibrated."""
+        tokens_per_row = max(TOKENS_PER_KEPT_ROW, self.geometry.key_dim)
         return SideTableLayout(
             num_layers=self.quant_end - self.quant_start,
             num_heads=self.geometry.num_heads,
-            num_kept=max(1, self.geometry.num_tokens // TOKENS_PER_KEPT_ROW),
+            num_kept=max(1, self.geometry.num_tokens // tokens_per_row),
             fields=self.slot.calibrated_fields,
         )
 
