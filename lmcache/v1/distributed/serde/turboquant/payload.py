@@ -11,10 +11,7 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu, has_triton
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
-from lmcache.v1.distributed.serde.turboquant.layout import (
-    STATISTICS_DTYPE,
-    PayloadLayout,
-)
+from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
@@ -40,12 +37,13 @@ def write_payload(
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
+    payload[layout.side_table_span] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    table = _side_table(payload, layout)
-    if cpu.supports(views, slots) and table is None:
+    table = layout.side_table.parts(payload[layout.side_table_span])
+    if cpu.supports(views, slots) and not table:
         cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -77,8 +75,8 @@ def read_payload(
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    table = _side_table(payload, layout)
-    if cpu.supports(views, slots) and table is None:
+    table = layout.side_table.parts(payload[layout.side_table_span])
+    if cpu.supports(views, slots) and not table:
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -96,14 +94,6 @@ def _gpu_or_reference(
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 
     return gpu if gpu.supports(views, slots, slot) else reference
-
-
-def _side_table(payload: torch.Tensor, layout: PayloadLayout) -> torch.Tensor | None:
-    """View the statistics of a payload as numbers; None where it has none."""
-    if not layout.side_table_bytes:
-        return None
-    part = payload[layout.side_table_span]
-    return part.view(STATISTICS_DTYPE).view(layout.side_table_shape)
 
 
 def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:

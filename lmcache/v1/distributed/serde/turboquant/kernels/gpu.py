@@ -19,6 +19,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_kept import put_back
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_measure import measure
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import Plan, plans_of
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_relative import (
@@ -26,7 +27,8 @@ from lmcache.v1.distributed.serde.turboquant.kernels.gpu_relative import (
     encode_relative_kernel,
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
-from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
+from lmcache.v1.distributed.serde.turboquant.slot import KeyField, SlotLayout
 
 MAX_HEAD_DIM = 512
 
@@ -69,7 +71,7 @@ def encode_layers(
     slots: torch.Tensor,
     slot: SlotLayout,
     first_layer: int,
-    side_table: torch.Tensor | None = None,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Quantise layers into slots, as ``reference.encode_layers`` does.
 
@@ -79,8 +81,7 @@ def encode_layers(
             written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
-        side_table: bfloat16 ``[layers, heads, slot.num_statistics]``, which is
-            written, where the slot has statistics.
+        side_table: A part, which is written, for each calibrated field.
     """
     if not slots.numel():
         return
@@ -96,15 +97,15 @@ def encode_layers(
                 places = _places(views, rows, slots)
                 encode_kernel[_grid(rows)](rows, slots, *tables, **places, **options)
                 continue
-            statistics, rotary = _common(plan, rows, side_table)
-            measure(rows, statistics, rotary)
+            part, rotary = side_table[plan.part], _rotary(key, rows)
+            measure(rows, part, rotary)
             encode_relative_kernel[_grid(rows)](
                 rows,
                 slots,
                 *tables,
-                statistics,
+                part.statistics,
                 rotary,
-                **_relative_places(rows, slots, statistics),
+                **_relative_places(rows, slots, part.statistics),
                 **gpu_launch.of_one_field(options),
             )
 
@@ -114,7 +115,7 @@ def decode_layers(
     views: KVViews,
     slot: SlotLayout,
     first_layer: int,
-    side_table: torch.Tensor | None = None,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Restore layers from slots, as ``reference.decode_layers`` does.
 
@@ -123,7 +124,7 @@ def decode_layers(
         views: Keys and values that :func:`supports`; every element is written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
-        side_table: What :func:`encode_layers` wrote, where the slot has statistics.
+        side_table: What :func:`encode_layers` wrote.
     """
     if not slots.numel():
         return
@@ -132,20 +133,22 @@ def decode_layers(
         for plan, rows in _launches(views, slot):
             options = gpu_launch.decode_options(plan, rows.dtype, capability)
             tables = _rotation(rows, first_layer, run, torch.float16)
-            if plan.relative_key is None:
+            key = plan.relative_key
+            if key is None:
                 places = _places(views, rows, slots)
                 decode_kernel[_grid(rows)](slots, rows, *tables, **places, **options)
                 continue
-            statistics, rotary = _common(plan, rows, side_table)
+            part, rotary = side_table[plan.part], _rotary(key, rows)
             decode_relative_kernel[_grid(rows)](
                 slots,
                 rows,
                 *tables,
-                statistics,
+                part.statistics,
                 rotary,
-                **_relative_places(rows, slots, statistics),
+                **_relative_places(rows, slots, part.statistics),
                 **gpu_launch.of_one_field(options),
             )
+            put_back(rows, part)
 
 
 def _num_chunks(head_dim: int) -> int:
@@ -175,18 +178,12 @@ def _launches(views: KVViews, slot: SlotLayout) -> Iterator[tuple[Plan, torch.Te
         yield plan, rows
 
 
-def _common(
-    plan: Plan, rows: torch.Tensor, side_table: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the statistics of a plan's field, and its rotary table if it has one."""
-    _, num_tokens, _, head_dim = rows.shape
-    key, start = plan.relative_key, plan.statistics_start
-    assert side_table is not None and key is not None
-    rotary = None
-    if key.rope_theta:
-        theta = key.rope_theta
-        rotary = gpu_constants.rotary(head_dim, theta, num_tokens, rows.device)
-    return side_table[..., start : start + key.num_statistics], rotary
+def _rotary(key: KeyField, rows: torch.Tensor) -> torch.Tensor | None:
+    """Return the rotary table of a calibrated field, if it has one."""
+    if not key.rope_theta:
+        return None
+    num_tokens = rows.shape[1]
+    return gpu_constants.rotary(key.dim, key.rope_theta, num_tokens, rows.device)
 
 
 def _relative_places(

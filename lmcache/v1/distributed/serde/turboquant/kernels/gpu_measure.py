@@ -2,7 +2,8 @@
 """The kernel that measures what the keys of each head have in common.
 
 Grid: (heads, layers). A program reads the tokens of its head twice, block by block:
-for the mean, then for the weights of the tokens and the spread.
+for the mean, then for the weights of the tokens and the spread. At last it copies
+the keys that are farthest from the mean.
 """
 
 # Third Party
@@ -12,7 +13,8 @@ import triton.language as tl
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import calibration
-from lmcache.v1.distributed.serde.turboquant.kernels import gpu_tiles
+from lmcache.v1.distributed.serde.turboquant.kernels import gpu_kept, gpu_tiles
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 
 BLOCK_TOKENS = 32
 NUM_WARPS = 4
@@ -22,29 +24,37 @@ _MIN_SQUARE = tl.constexpr(calibration.MIN_SQUARE)
 
 
 def measure(
-    rows: torch.Tensor, statistics: torch.Tensor, rotary: torch.Tensor | None
+    rows: torch.Tensor, part: SideTablePart, rotary: torch.Tensor | None
 ) -> None:
-    """Measure keys, as ``calibration.measure`` does, without waiting for the device.
+    """Measure keys and keep the farthest, without waiting for the device.
+
+    As ``calibration.measure``, ``farthest`` and ``kept_rows`` do.
 
     Args:
         rows: Keys ``[layers, tokens, heads, dim]`` with at least one token.
-        statistics: bfloat16 ``[layers, heads, 2 * dim]``, which is written.
+        part: Side table of the field, which is written.
         rotary: float32 ``[tokens, dim]``, cosines then sines of each token, where
             pairs may be turned.
     """
     num_layers, num_tokens, num_heads, dim = rows.shape
+    shape = (num_layers, num_heads, num_tokens)
+    distances = torch.empty(shape, dtype=torch.float32, device=rows.device)
     measure_kernel[(num_heads, num_layers)](
         rows,
-        statistics,
+        part.statistics,
+        distances,
+        part.positions,
+        part.rows,
         rotary,
         rows.stride(0),
         rows.stride(1),
         rows.stride(2),
-        statistics.stride(0),
-        statistics.stride(1),
         num_tokens,
+        num_heads,
+        part.positions.shape[2],
         HALF=dim // 2,
         COLUMNS=triton.next_power_of_2(dim // 2),
+        TOKENS=triton.next_power_of_2(num_tokens),
         BLOCK_TOKENS=BLOCK_TOKENS,
         num_warps=NUM_WARPS,
         enable_fp_fusion=False,
@@ -55,33 +65,40 @@ def measure(
 def measure_kernel(
     source_ptr,
     statistics_ptr,
+    distances_ptr,
+    positions_ptr,
+    kept_ptr,
     rotary_ptr,
     layer_stride,
     token_stride,
     head_stride,
-    statistics_layer_stride,
-    statistics_head_stride,
     num_tokens,
+    num_heads,
+    num_kept,
     HALF: tl.constexpr,
     COLUMNS: tl.constexpr,
+    TOKENS: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
 ):
     """Measure the head of one program.
 
     Args:
         source_ptr: Keys of the first layer.
-        statistics_ptr: bfloat16 statistics of the first layer.
+        statistics_ptr: bfloat16 ``[layers, heads, 4 * HALF]``.
+        distances_ptr: float32 ``[layers, heads, tokens]``, memory to work in.
+        positions_ptr: int32 ``[layers, heads, num_kept]``.
+        kept_ptr: bfloat16 ``[layers, heads, num_kept, 2 * HALF]``.
         rotary_ptr: float32 rotary table, or None.
         layer_stride, token_stride, head_stride: Elements from one to the next.
-        statistics_layer_stride, statistics_head_stride: The same of statistics.
-        num_tokens: Tokens.
+        num_tokens, num_heads, num_kept: Sizes.
         HALF: Pairs of dimensions.
-        COLUMNS: ``HALF`` rounded up to a power of two.
+        COLUMNS, TOKENS: ``HALF`` and ``num_tokens`` rounded up to powers of two.
         BLOCK_TOKENS: Tokens of a block.
     """
     head, layer = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     source_ptr += layer * layer_stride + head * head_stride
-    statistics_ptr += layer * statistics_layer_stride + head * statistics_head_stride
+    index = layer * num_heads + head
+    distances_ptr += index * num_tokens
     zeros = tl.zeros((BLOCK_TOKENS, COLUMNS), tl.float32)
     sums = (zeros, zeros)
     turned_sums = (zeros, zeros)
@@ -113,9 +130,13 @@ def measure_kernel(
         if rotary_ptr is not None:
             back = _turn_back(first, second, rotary_ptr, start, num_tokens, HALF)
             first, second = _where(is_turned[None, :], back, (first, second))
+        energy = tl.sum(_lengths((first, second)), axis=1)
         first -= mean[0][None, :]
         second -= mean[1][None, :]
-        length = tl.sum(first * first + second * second, axis=1)
+        length = tl.sum(_lengths((first, second)), axis=1)
+        token = start + tl.arange(0, BLOCK_TOKENS)
+        distance = tl.where(energy > 0.0, length / energy, 0.0)
+        tl.store(distances_ptr + token, distance, token < num_tokens)
         weight = tl.where(is_finite & (length >= _MIN_SQUARE), 1.0 / length, 0.0)
         weights += weight
         left, right = first * weight[:, None], second * weight[:, None]
@@ -124,13 +145,27 @@ def measure_kernel(
     total = tl.sum(weights, axis=0)
     total = tl.where(total > 0.0, total, 1.0)
     _store(
-        statistics_ptr,
+        statistics_ptr + index * (4 * HALF),
         mean,
         _column_sums(shifts),
         _column_sums(squares),
         total,
         is_turned,
         HALF,
+    )
+    positions_ptr += index * num_kept
+    kept_ptr += index * num_kept * (2 * HALF)
+    tl.debug_barrier()
+    gpu_kept.choose(distances_ptr, positions_ptr, num_tokens, num_kept, TOKENS)
+    tl.debug_barrier()
+    gpu_kept.keep(
+        source_ptr,
+        token_stride,
+        positions_ptr,
+        kept_ptr,
+        num_kept,
+        2 * HALF,
+        2 * COLUMNS,
     )
 
 

@@ -27,14 +27,14 @@ class Plan:
         head_dim: Dimensions of a vector.
         slot_bytes: Bytes from one slot to the next.
         fields: The fields, with their offsets in a slot.
-        statistics_start: Place of the field's statistics among those of a head.
+        part: Index of the field's part of the side table, where it is calibrated.
     """
 
     view: int
     head_dim: int
     slot_bytes: int
     fields: tuple[tuple[Field, int], ...]
-    statistics_start: int = 0
+    part: int = 0
 
     @cached_property
     def relative_key(self) -> KeyField | None:
@@ -58,7 +58,7 @@ def plans_of(slot: SlotLayout, *, have_same_rows: bool) -> tuple[Plan, ...]:
     if slot.value is not None:
         fields.append((slot.value, slot.value_offset))
     are_as_wide = len({field.dim for field, _ in fields}) == 1
-    if have_same_rows and are_as_wide and not slot.num_statistics:
+    if have_same_rows and are_as_wide and not slot.calibrated_fields:
         return (_plan(slot, 0, *fields),)
     return tuple(_plan(slot, view, field) for view, field in enumerate(fields))
 
@@ -92,5 +92,5 @@ def _plan(slot: SlotLayout, view: int, *fields: tuple[Field, int]) -> Plan:
         head_dim=fields[0][0].dim,
         slot_bytes=slot.slot_bytes,
         fields=fields,
-        statistics_start=slot.key.num_statistics if view else 0,
+        part=view if slot.key.is_calibrated else 0,
     )
