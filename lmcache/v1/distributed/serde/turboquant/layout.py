@@ -3,7 +3,8 @@
 
 A payload is ``raw first layers | compressed layers | raw last layers``. A raw group
 holds its layers' keys, then their values, ``[layers, tokens, heads, dim]`` each,
-unchanged; compressed layers are slots ``[layers, padded tokens, heads, slot]``.
+unchanged. Compressed layers are a side table, where the preset is calibrated, and
+slots ``[layers, padded tokens, heads, slot]``.
 """
 
 # Standard
@@ -22,7 +23,22 @@ from lmcache.v1.distributed.serde.turboquant.config import (
 )
 from lmcache.v1.distributed.serde.turboquant.declared import resolved_rule
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVGeometry, geometry_of
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTableLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
+
+MIN_CALIBRATED_TOKENS = 64
+"""Fewer tokens of a calibrated preset have no statistics.
+
+Statistics take 32 bits a key dimension of a head: of 64 tokens, half a bit each,
+where they are worth one.
+"""
+
+TOKENS_PER_KEPT_ROW = 128
+"""Of so many tokens of a head one key is kept in the side table, and at least one.
+
+Wider keys count one for each ``head_dim`` tokens, so that those kept take no more
+bytes than the statistics in an object of 256 tokens.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +92,18 @@ class PayloadLayout:
         if not geometry.is_opaque:
             quant_start = min(rule.skip_first_layers, num_layers)
             quant_end = max(quant_start, num_layers - rule.skip_last_layers)
+        preset, is_latent = rule.preset_bits, geometry.kv_layout == "latent"
+        is_calibrated = (
+            preset.is_calibrated and geometry.num_tokens >= MIN_CALIBRATED_TOKENS
+        )
+        has_rotary = is_calibrated and not is_latent
         slot = SlotLayout.for_preset(
-            rule.preset_bits,
+            preset,
             geometry.key_dim,
             geometry.value_dim,
-            keys_only=geometry.kv_layout == "latent",
+            keys_only=is_latent,
+            is_calibrated=is_calibrated and not geometry.is_opaque,
+            rope_theta=_float32(rule.rope_theta) if has_rotary else 0.0,
         )
         return cls(
             preset=rule.preset,
@@ -132,10 +155,32 @@ class PayloadLayout:
         )
 
     @cached_property
+    def side_table(self) -> SideTableLayout:
+        """Layout of the side table; it has no bytes where nothing is calibrated."""
+        tokens_per_row = max(TOKENS_PER_KEPT_ROW, self.geometry.key_dim)
+        return SideTableLayout(
+            num_layers=self.quant_end - self.quant_start,
+            num_heads=self.geometry.num_heads,
+            num_kept=max(1, self.geometry.num_tokens // tokens_per_row),
+            fields=self.slot.calibrated_fields,
+        )
+
+    @cached_property
+    def side_table_span(self) -> slice:
+        """Byte range of the side table."""
+        start = self.quant_start * self.raw_layer_bytes
+        return slice(start, start + self.side_table.num_bytes)
+
+    @cached_property
+    def slots_span(self) -> slice:
+        """Byte range of the slots."""
+        start = self.side_table_span.stop
+        return slice(start, start + math.prod(self.compressed_shape))
+
+    @cached_property
     def compressed_span(self) -> slice:
         """Byte range of the compressed layers."""
-        start = self.quant_start * self.raw_layer_bytes
-        return slice(start, start + math.prod(self.compressed_shape))
+        return slice(self.side_table_span.start, self.slots_span.stop)
 
     @cached_property
     def payload_bytes(self) -> int:
@@ -179,3 +224,8 @@ def layouts_of(
             tensors, rules, formats, strict=True
         )
     )
+
+
+def _float32(number: float) -> float:
+    """Round to what a header holds."""
+    return torch.tensor(number, dtype=torch.float32).item()

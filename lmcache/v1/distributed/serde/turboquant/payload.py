@@ -34,18 +34,20 @@ def write_payload(
             raw = view.reshape(-1).view(torch.uint8)
             payload[start : start + raw.numel()] = raw
             start += raw.numel()
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
+    payload[layout.side_table_span] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    if cpu.supports(views, slots):
+    table = layout.side_table.parts(payload[layout.side_table_span])
+    if cpu.supports(views, slots) and not table:
         cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.encode_layers(views, slots, layout.slot, first_layer)
+        backend.encode_layers(views, slots, layout.slot, first_layer, table)
 
 
 def read_payload(
@@ -70,14 +72,15 @@ def read_payload(
             start = stop
     if not layout.quantises:
         return
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
-    if cpu.supports(views, slots):
+    table = layout.side_table.parts(payload[layout.side_table_span])
+    if cpu.supports(views, slots) and not table:
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.decode_layers(slots, views, layout.slot, first_layer)
+        backend.decode_layers(slots, views, layout.slot, first_layer, table)
 
 
 def runs_on_gpu(
@@ -91,11 +94,13 @@ def runs_on_gpu(
         layout: As for :func:`write_payload`.
 
     Returns:
-        False where another backend works, or layers are copied.
+        False where another backend works, layers are copied, or there is a side
+        table, which takes memory to work out.
     """
-    if not layout.quantises or any(x.stop > x.start for x in layout.raw_layers):
+    has_copies = any(layers.stop > layers.start for layers in layout.raw_layers)
+    if has_copies or layout.side_table.num_bytes or not layout.quantises:
         return False
-    slots = payload[layout.compressed_span].view(layout.compressed_shape)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
     slots = slots[:, : layout.geometry.num_tokens]
     views = kv_views(tensor, layout.geometry)
     return _gpu_or_reference(views, slots, layout.slot) is not reference

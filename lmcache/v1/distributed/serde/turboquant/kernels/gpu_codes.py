@@ -2,7 +2,8 @@
 """Device functions of packed codes, in inverse pairs.
 
 ``pack`` and ``unpack``, ``bucketise`` and ``centroids``. A word holds the codes of
-eight neighbouring dimensions, lowest bits first: 32 bits at 4 bits a code, 24 at 3.
+eight neighbouring dimensions, lowest bits first: 32 bits at 4 bits a code, 24 at 3,
+16 at 2.
 
 Where ``PTX`` is False, functions avoid instructions that the Triton interpreter
 lacks; either way gives the same bits.
@@ -53,15 +54,15 @@ def close_gaps(words, BITS: tl.constexpr):
 
     Args:
         words: int32 ``[rows, n]``, ``n`` at most 4.
-        BITS: Bits a code: 3 or 4.
+        BITS: Bits a code: 2, 3 or 4. Words of 2-bit codes, half as wide, stay.
 
     Returns:
         int32 ``[rows, n]``, whose first ``8 * BITS * n`` bits are the words.
     """
-    if BITS == 4:
+    if BITS % 2 == 0:
         return words
     else:
-        tl.static_assert(BITS == 3, "codes of 3 and 4 bits are known")
+        tl.static_assert(BITS == 3, "codes of 2 to 4 bits are known")
         COUNT: tl.constexpr = words.shape[1]
         place = tl.broadcast_to(tl.arange(0, COUNT)[None, :], words.shape)
         following = tl.gather(words, tl.minimum(place + 1, COUNT - 1), axis=1)
@@ -141,6 +142,7 @@ def centroids(
     TERM: tl.constexpr,
     TERMS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    LOOKUP: tl.constexpr,
 ):
     """Look up packed indices.
 
@@ -149,14 +151,15 @@ def centroids(
         BITS: Bits an index.
         TERM: Which table to look in.
         TERMS: Tables of ``2**BITS`` bit patterns of float16, one after the other.
-        LOOKUPS: PTX of ``gpu_lookup.assembly`` for each table, or None.
+        LOOKUPS: PTX of ``gpu_lookup.assembly`` for tables, or None.
+        LOOKUP: Place of that for the first of ``TERMS``.
 
     Returns:
         Tuple of eight float16 tensors of the same shape, by position.
     """
     if LOOKUPS is not None:
         return tl.inline_asm_elementwise(
-            LOOKUPS[TERM],
+            LOOKUPS[LOOKUP + TERM],
             "=h,=h,=h,=h,=h,=h,=h,=h,r",
             [words],
             dtype=(tl.float16,) * 8,

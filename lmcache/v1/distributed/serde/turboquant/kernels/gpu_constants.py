@@ -12,7 +12,6 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables
-from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
 
 ROTATION_WIDTH = 32
 """Widest block that one matrix product rotates; wider heads combine blocks."""
@@ -26,7 +25,7 @@ JOINED_RUN = 4
 SIGN_BIT = -0x8000
 """The sign bit of a 16-bit float, as int16."""
 
-CENTROID_SCALE = {3: 1.14449, 4: 1.260155}
+CENTROID_SCALE = {2: 1.9875, 3: 1.14449, 4: 1.260155}
 """Factors at which float16 represents the codebook of N(0, 1) best.
 
 The decoder divides by the norm of the centroid vector, so that any factor may
@@ -109,19 +108,22 @@ def sign_masks(head_dim: int, num_layers: int, device: torch.device) -> torch.Te
     return ((signs < 0) * SIGN_BIT).to(torch.int16).to(device)
 
 
-def slot_offsets(slot: SlotLayout) -> tuple[int, int, int, int]:
-    """Return slot size, and offsets of key norm, value codes and value scale.
+@lru_cache(maxsize=16)
+def rotary(
+    head_dim: int, theta: float, num_tokens: int, device: torch.device
+) -> torch.Tensor:
+    """Return ``tables.rotary`` as one table.
 
-    All in units of 16 bits: they are even numbers of bytes where head_dim is a
-    multiple of 16.
+    Args:
+        head_dim: Dimensions of a head vector.
+        theta: Base of the rotary embedding.
+        num_tokens: Tokens.
+        device: Where to put it.
+
+    Returns:
+        float32 tensor ``[num_tokens, head_dim]``: cosines, then sines of each token.
     """
-    assert isinstance(slot.value, ValueField)
-    return (
-        slot.slot_bytes // 2,
-        slot.key.norm_offset // 2,
-        slot.value_offset // 2,
-        (slot.value_offset + slot.value.scale_offset) // 2,
-    )
+    return torch.cat(tables.rotary(head_dim, theta, num_tokens), dim=1).to(device)
 
 
 def hartley_entries(head_dim: int) -> tuple[float, ...]:

@@ -35,14 +35,14 @@ def decode_kernel(
     slots_stride,
     num_rows,
     HEAD_DIM: tl.constexpr,
-    KEY_BITS: tl.constexpr,
-    VALUE_BITS: tl.constexpr,
-    SLOT: tl.constexpr,
+    SLOT_PAIRS: tl.constexpr,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
     HARTLEY: tl.constexpr,
-    TERMS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    PTX: tl.constexpr,
     FLOAT8: tl.constexpr,
     IS_SHORT: tl.constexpr,
 ):
@@ -50,59 +50,102 @@ def decode_kernel(
 
     Args:
         slots_ptr: uint8 slots of the first layer.
-        target_ptr: Keys of the first layer.
+        target_ptr: First vectors of the first layer.
         masks_ptr: ``gpu_constants.sign_masks`` of the first layer on.
         matrix_ptr: ``gpu_constants.rotation_matrix``, float16.
-        value_offset: Elements from a key to its value.
+        value_offset: Elements from a first vector to its second.
         layer_stride: Elements from one layer to the next.
         row_stride: Elements from one row to the next.
         slots_stride: 16-bit numbers from the slots of one layer to the next's.
         num_rows: Head vectors of a layer.
         HEAD_DIM: Elements of a row.
-        KEY_BITS: Bits a key code; 8 for float8 keys.
-        VALUE_BITS: Bits a value code.
-        SLOT, WIDTH, HARTLEY: Results of ``gpu_constants.slot_offsets``,
-            ``rotation_width`` and ``hartley_entries``.
-        TERMS: ``gpu_constants.centroid_terms``, one after the other.
+        SLOT_PAIRS: 16-bit numbers of a slot.
+        FIRST, SECOND: The fields: ``gpu_plan.codes_kind``, bits,
+            ``gpu_plan.field_places``; of indices also
+            ``gpu_constants.centroid_terms``, one after the other, and the place in
+            ``LOOKUPS`` of the first. ``SECOND`` may be empty.
+        WIDTH, HARTLEY: Results of ``gpu_constants.rotation_width`` and
+            ``hartley_entries``.
         TILE_ROWS: Rows of a tile.
-        LOOKUPS: ``gpu_lookup.assembly`` of each term, or None.
+        LOOKUPS: ``gpu_lookup.assembly`` of every term of both fields, or None.
+        PTX: Whether PTX instructions are available.
         FLOAT8: Whether the GPU converts from float8.
         IS_SHORT: Whether a layer has fewer rows than a tile.
     """
-    NUM_CHUNKS: tl.constexpr = HEAD_DIM // WIDTH
-    DTYPE: tl.constexpr = target_ptr.dtype.element_ty
     layer = tl.program_id(1).to(tl.int64)
     start, row = gpu_tiles.tile_rows(num_rows, TILE_ROWS, IS_SHORT)
-    first_slot = layer * slots_stride + start.to(tl.int64) * SLOT[0]
-    slot_ptrs = slots_ptr.to(tl.pointer_type(tl.uint16)) + first_slot + row * SLOT[0]
-    first_key = target_ptr + layer * layer_stride + start.to(tl.int64) * row_stride
-    key_ptrs = first_key + (row * row_stride)[:, None]
-    value_ptrs = key_ptrs + value_offset
-    levels = _load_codes(slot_ptrs + SLOT[2], NUM_CHUNKS, WIDTH, VALUE_BITS)
-    scale = gpu_tiles.load_half(slot_ptrs + SLOT[3])
-    zero = gpu_tiles.load_half(slot_ptrs + SLOT[3] + 1)
-    if KEY_BITS < 8:
-        words = _load_codes(slot_ptrs, NUM_CHUNKS, WIDTH, KEY_BITS)
-        norms = gpu_tiles.load_half(slot_ptrs + SLOT[1])
-        masks_ptr += layer * HEAD_DIM
-        masks = gpu_rotation.load_masks(masks_ptr, TILE_ROWS, NUM_CHUNKS, WIDTH)
-        matrix = gpu_rotation.load_matrix(matrix_ptr, WIDTH)
-        keys = _restore_keys(words, norms, matrix, HARTLEY, KEY_BITS, TERMS, LOOKUPS)
-        for index in tl.static_range(NUM_CHUNKS):
-            chunk = keys[index].to(DTYPE)
-            chunk = gpu_rotation.flip_signs(chunk, masks[index], LOOKUPS is not None)
-            gpu_tiles.store_chunk(key_ptrs, chunk, index * WIDTH)
-    else:
-        byte_ptrs = slots_ptr + 2 * first_slot + row * (2 * SLOT[0])
-        _restore_float8(byte_ptrs, key_ptrs, HEAD_DIM, FLOAT8)
-    for index in tl.static_range(NUM_CHUNKS):
-        chunk = _restore_values(levels[index], scale, zero, VALUE_BITS)
-        chunk = gpu_values.saturated(chunk, scale, zero, DTYPE)
-        gpu_tiles.store_chunk(value_ptrs, chunk, index * WIDTH)
+    first_slot = slots_ptr + 2 * (
+        layer * slots_stride + start.to(tl.int64) * SLOT_PAIRS
+    )
+    slot_ptrs = first_slot + row * (2 * SLOT_PAIRS)
+    first_row = target_ptr + layer * layer_stride + start.to(tl.int64) * row_stride
+    row_ptrs = first_row + (row * row_stride)[:, None]
+    rotation = masks_ptr + layer * HEAD_DIM, matrix_ptr
+    ROTATION: tl.constexpr = (WIDTH, HARTLEY)
+    if len(SECOND) > 0:
+        other = _load_field(slot_ptrs, SECOND, HEAD_DIM, WIDTH)
+    loaded = _load_field(slot_ptrs, FIRST, HEAD_DIM, WIDTH)
+    _restore_field(loaded, row_ptrs, rotation, FIRST, ROTATION, LOOKUPS, FLOAT8, PTX)
+    if len(SECOND) > 0:
+        row_ptrs += value_offset
+        _restore_field(
+            other, row_ptrs, rotation, SECOND, ROTATION, LOOKUPS, FLOAT8, PTX
+        )
 
 
 @triton.jit
-def _load_codes(
+def _load_field(
+    slot_ptrs, FIELD: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Load a field: a tuple of chunks of codes, and the numbers after them.
+
+    Returns:
+        Chunks, uint8 ``[rows, width]`` of float8 and int32 ``[rows, WIDTH / 8]``
+        words of others; a tuple of float32 ``[rows]``: the norm of indices, scale
+        and zero point of levels.
+    """
+    pair_ptrs = slot_ptrs.to(tl.pointer_type(tl.uint16))
+    after = pair_ptrs + FIELD[3]
+    if FIELD[0] == gpu_tiles.FLOAT8:
+        CHUNK: tl.constexpr = HEAD_DIM & -HEAD_DIM
+        ptrs = (slot_ptrs + 2 * FIELD[2])[:, None]
+        return gpu_tiles.load_chunks(ptrs, HEAD_DIM // CHUNK, CHUNK), ()
+    else:
+        BITS: tl.constexpr = FIELD[1]
+        words = load_codes(pair_ptrs + FIELD[2], HEAD_DIM // WIDTH, WIDTH, BITS)
+        first = gpu_tiles.load_half(after)
+        if FIELD[0] == gpu_tiles.INDICES:
+            return words, (first,)
+        else:
+            return words, (first, gpu_tiles.load_half(after + 1))
+
+
+@triton.jit
+def _restore_field(
+    loaded,
+    row_ptrs,
+    rotation,
+    FIELD: tl.constexpr,
+    ROTATION: tl.constexpr,
+    LOOKUPS: tl.constexpr,
+    FLOAT8: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """Restore rows from the result of :func:`_load_field`, and store them."""
+    codes, halves = loaded
+    if FIELD[0] == gpu_tiles.INDICES:
+        _store_restored(
+            codes, halves[0], row_ptrs, rotation, FIELD, ROTATION, LOOKUPS, PTX
+        )
+    elif FIELD[0] == gpu_tiles.LEVELS:
+        BITS: tl.constexpr = FIELD[1]
+        _restore_levels(codes, halves[0], halves[1], row_ptrs, BITS)
+    else:
+        _restore_float8(codes, row_ptrs, FLOAT8)
+
+
+@triton.jit
+def load_codes(
     pair_ptrs, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr, BITS: tl.constexpr
 ):
     """Load packed codes as a tuple of chunks, int32 ``[rows, WIDTH / 8]``."""
@@ -115,53 +158,97 @@ def _load_codes(
 
 
 @triton.jit
-def _restore_keys(
+def restore_indices(
     words,
     norms,
     matrix,
-    HARTLEY: tl.constexpr,
-    BITS: tl.constexpr,
-    TERMS: tl.constexpr,
+    FIELD: tl.constexpr,
+    ROTATION: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    PTX: tl.constexpr,
 ):
-    """Restore rows from codebook indices and norms, but for the signs."""
+    """Restore rows from codebook indices and norms, but for their signs.
+
+    Args:
+        words: Tuple of chunks, int32 ``[rows, WIDTH / 8]``.
+        norms: float32 ``[rows]``.
+        matrix: ``gpu_rotation.load_matrix``.
+        FIELD, LOOKUPS: As ``FIRST`` and ``LOOKUPS`` of the kernel.
+        ROTATION: ``WIDTH`` and ``HARTLEY``.
+        PTX: Whether PTX instructions are available.
+
+    Returns:
+        Tuple of chunks, float32 ``[rows, WIDTH]``.
+    """
+    HARTLEY: tl.constexpr = ROTATION[1]
+    BITS: tl.constexpr = FIELD[1]
+    TERMS: tl.constexpr = FIELD[4]
+    LOOKUP: tl.constexpr = FIELD[5]
     products = ()
     for index in tl.static_range(len(words)):
         product = None
         for term in tl.static_range(len(TERMS) // 2**BITS):
-            found = gpu_codes.centroids(words[index], BITS, term, TERMS, LOOKUPS)
+            found = gpu_codes.centroids(
+                words[index], BITS, term, TERMS, LOOKUPS, LOOKUP
+            )
             joined = gpu_codes.join_positions(found)
             chunk = gpu_rotation.to_lane_order(joined, gpu_rotation.JOINED_RUN)
-            product = gpu_rotation.multiply(chunk, matrix, product, LOOKUPS is not None)
+            product = gpu_rotation.multiply(chunk, matrix, product, PTX)
         products = products + (product,)
     rotated = gpu_rotation.mix(products, HARTLEY)
     factors = norms * tl.rsqrt(gpu_rotation.sum_of_squares(rotated))
-    keys = ()
+    rows = ()
     for index in tl.static_range(len(words)):
-        key = rotated[index] * factors[:, None]
-        keys = keys + (gpu_rotation.from_lane_order(key, gpu_rotation.FRAGMENT_RUN),)
-    return keys
+        chunk = rotated[index] * factors[:, None]
+        chunk = gpu_rotation.from_lane_order(chunk, gpu_rotation.FRAGMENT_RUN)
+        rows = rows + (chunk,)
+    return rows
 
 
 @triton.jit
-def _restore_values(words, scale, zero, BITS: tl.constexpr):
-    """Restore a chunk of rows, float32 ``[rows, width]``, from uniform levels."""
-    parts = ()
-    numbers = gpu_codes.unpack(words, BITS)
-    for position in tl.static_range(gpu_codes.CODES_PER_WORD):
-        part = gpu_values.restore(
-            numbers[position], scale[:, None], zero[:, None], BITS
-        )
-        parts = parts + (part,)
-    return gpu_codes.join_positions(parts)
-
-
-@triton.jit
-def _restore_float8(byte_ptrs, key_ptrs, HEAD_DIM: tl.constexpr, FLOAT8: tl.constexpr):
-    """Convert rows from float8."""
-    WIDTH: tl.constexpr = HEAD_DIM & -HEAD_DIM
-    rows = gpu_tiles.load_chunks(byte_ptrs[:, None], HEAD_DIM // WIDTH, WIDTH)
+def _store_restored(
+    codes,
+    norms,
+    row_ptrs,
+    rotation,
+    FIELD: tl.constexpr,
+    ROTATION: tl.constexpr,
+    LOOKUPS: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """Restore rows from codebook indices and norms, and store them."""
+    WIDTH: tl.constexpr = ROTATION[0]
+    DTYPE: tl.constexpr = row_ptrs.dtype.element_ty
+    masks = gpu_rotation.load_masks(rotation[0], norms.shape[0], len(codes), WIDTH)
+    matrix = gpu_rotation.load_matrix(rotation[1], WIDTH)
+    rows = restore_indices(codes, norms, matrix, FIELD, ROTATION, LOOKUPS, PTX)
     for index in tl.static_range(len(rows)):
-        numbers = gpu_float8.decode_e4m3(rows[index], FLOAT8)
-        numbers = numbers.to(key_ptrs.dtype.element_ty)
-        gpu_tiles.store_chunk(key_ptrs, numbers, index * WIDTH)
+        # Half as many operations as on float32.
+        chunk = gpu_rotation.flip_signs(rows[index].to(DTYPE), masks[index], PTX)
+        gpu_tiles.store_chunk(row_ptrs, chunk, index * WIDTH)
+
+
+@triton.jit
+def _restore_levels(words, scale, zero, row_ptrs, BITS: tl.constexpr):
+    """Restore rows from uniform levels."""
+    DTYPE: tl.constexpr = row_ptrs.dtype.element_ty
+    for index in tl.static_range(len(words)):
+        parts = ()
+        numbers = gpu_codes.unpack(words[index], BITS)
+        for position in tl.static_range(gpu_codes.CODES_PER_WORD):
+            part = gpu_values.restore(
+                numbers[position], scale[:, None], zero[:, None], BITS
+            )
+            parts = parts + (part,)
+        chunk = gpu_codes.join_positions(parts)
+        chunk = gpu_values.saturated(chunk, scale, zero, DTYPE)
+        gpu_tiles.store_chunk(row_ptrs, chunk, index * chunk.shape[1])
+
+
+@triton.jit
+def _restore_float8(codes, row_ptrs, FLOAT8: tl.constexpr):
+    """Restore rows from float8."""
+    for index in tl.static_range(len(codes)):
+        chunk = gpu_float8.decode_e4m3(codes[index], FLOAT8)
+        chunk = chunk.to(row_ptrs.dtype.element_ty)
+        gpu_tiles.store_chunk(row_ptrs, chunk, index * chunk.shape[1])

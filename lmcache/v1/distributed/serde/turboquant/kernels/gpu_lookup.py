@@ -29,7 +29,18 @@ mov.b32 {{$6, $7}}, pair;
 }}
 """
 
-# Spreads eight 3-bit indices over nibbles; `above` is `word` moved into place.
+# Spreads eight 2-bit indices over nibbles; `above` is `word` moved into place.
+_SELECT_2_BITS = """
+shl.b32 above, word, 8;
+lop3.b32 word, word, above, 0x000000FF, 0xE4;
+shl.b32 above, word, 4;
+lop3.b32 word, word, above, 0x000F000F, 0xE4;
+shl.b32 above, word, 2;
+lop3.b32 word, word, above, 0x03030303, 0xE4;
+and.b32 word, word, 0x33333333;
+"""
+
+# The same of 3-bit indices.
 _SELECT_3_BITS = """
 shl.b32 above, word, 4;
 lop3.b32 word, word, above, 0x00000FFF, 0xE4;
@@ -61,12 +72,14 @@ and.b32 flips, flips, 0x80808080;
 xor.b32 high1, high1, flips;
 """
 
+_SELECT = {2: _SELECT_2_BITS, 3: _SELECT_3_BITS, 4: _SELECT_4_BITS}
+
 
 def assembly(bits: int, numbers: tuple[int, ...]) -> str:
     """Write the assembly for one table.
 
     Args:
-        bits: Bits an index, 3 or 4.
+        bits: Bits an index, 2 to 4.
         numbers: Bit patterns of ``2 ** bits`` float16 numbers. At 4 bits the
             lower half mirrors the upper one, negated.
 
@@ -76,14 +89,14 @@ def assembly(bits: int, numbers: tuple[int, ...]) -> str:
     Raises:
         ValueError: If the table does not have that form.
     """
-    if len(numbers) != 2**bits or bits not in (3, 4):
-        raise ValueError(f"Expected 2**bits numbers, bits 3 or 4, got {numbers}")
-    table = numbers[-8:]
+    if len(numbers) != 2**bits or bits not in _SELECT:
+        raise ValueError(f"Expected 2**bits numbers, bits 2 to 4, got {numbers}")
+    table = numbers[-8:] if bits > 2 else numbers * 2
     if bits == 4 and numbers[:8] != tuple(n ^ 0x8000 for n in reversed(table)):
         raise ValueError(f"Expected a table that mirrors its upper half: {numbers}")
     return _FRAME.format(
-        select=_SELECT_3_BITS if bits == 3 else _SELECT_4_BITS,
-        negate="" if bits == 3 else _NEGATE_4_BITS,
+        select=_SELECT[bits],
+        negate=_NEGATE_4_BITS if bits == 4 else "",
         high=_words([number >> 8 for number in table]),
         low=_words([number & 0xFF for number in table]),
     )

@@ -12,7 +12,17 @@ are only 2-byte aligned, so packed words are moved as pairs of 16-bit numbers.
 import triton
 import triton.language as tl
 
+# First Party
+from lmcache.v1.distributed.serde.turboquant.kernels import gpu_plan
+
+INDICES = tl.constexpr(gpu_plan.INDICES)
+LEVELS = tl.constexpr(gpu_plan.LEVELS)
+FLOAT8 = tl.constexpr(gpu_plan.FLOAT8)
+
 FP16_MAX = tl.constexpr(65504.0)
+
+ENERGY_LIMIT = tl.constexpr(65000.0**2)
+"""A row of no more than this has no element beyond float16, rounding included."""
 
 
 @triton.jit
@@ -84,27 +94,37 @@ def load_words(pair_ptrs, FIRST: tl.constexpr, COUNT: tl.constexpr, BITS: tl.con
     # by neighbouring threads.
     word = FIRST + tl.arange(0, COUNT)
     ptrs = pair_ptrs[None, :] + (word * BITS // 2)[:, None]
-    low = tl.load(ptrs).to(tl.uint32)
-    high = tl.load(ptrs + 1).to(tl.uint32)
-    both = low | (high << 16)
+    both = tl.load(ptrs).to(tl.uint32)
+    if BITS > 2:
+        both |= tl.load(ptrs + 1).to(tl.uint32) << 16
     if BITS % 2:
         both = both >> ((word % 2) * 8).to(tl.uint32)[:, None]
     return both.to(tl.int32, bitcast=True).permute(1, 0)
 
 
 @triton.jit
-def store_words(pair_ptrs, words, NUM_CHUNKS: tl.constexpr, CHUNK_PAIRS: tl.constexpr):
-    """Store words as pairs of 16-bit numbers.
+def store_words(
+    pair_ptrs,
+    words,
+    NUM_CHUNKS: tl.constexpr,
+    CHUNK_PAIRS: tl.constexpr,
+    BITS: tl.constexpr,
+):
+    """Store words as 16-bit numbers.
 
     Args:
         pair_ptrs: uint16 pointers to where each row's first word goes, ``[rows]``.
         words: int32 ``[rows, count]``, as many a chunk.
         NUM_CHUNKS: Chunks that the words belong to.
         CHUNK_PAIRS: 16-bit numbers of a chunk to store.
+        BITS: Bits a code.
     """
-    ROWS: tl.constexpr = words.shape[0]
-    COUNT: tl.constexpr = 2 * words.shape[1]
-    pairs = tl.join(words, words >> 16).to(tl.uint16).reshape(ROWS, COUNT)
+    if BITS == 2:
+        pairs = words.to(tl.uint16)
+    else:
+        both = tl.join(words, words >> 16).to(tl.uint16)
+        pairs = both.reshape(words.shape[0], 2 * words.shape[1])
+    COUNT: tl.constexpr = pairs.shape[1]
     column = tl.arange(0, COUNT)
     if CHUNK_PAIRS == COUNT // NUM_CHUNKS:
         tl.store(pair_ptrs[:, None] + column[None, :], pairs)
@@ -145,21 +165,23 @@ def _join_pairs(chunks):
 
 @triton.jit
 def saturated(chunks):
-    """Bring the finite elements of a tuple of chunks into the range of float16.
-
-    Args:
-        chunks: Tensors of any dtype; float16 ones are returned as they are.
-
-    Returns:
-        Tuple of float32 or float16 tensors.
-    """
+    """Convert a tuple of chunks to float32, finite elements to float16's range."""
     bounded = ()
     for index in tl.static_range(len(chunks)):
-        if chunks[index].dtype == tl.float16:
-            bounded = bounded + (chunks[index],)
-        else:
-            bounded = bounded + (to_half_range(chunks[index].to(tl.float32)),)
+        chunk = chunks[index].to(tl.float32)
+        if chunks[index].dtype != tl.float16:
+            chunk = to_half_range(chunk)
+        bounded = bounded + (chunk,)
     return bounded
+
+
+@triton.jit
+def to_float32(chunks):
+    """Convert a tuple of chunks to float32."""
+    wide = ()
+    for index in tl.static_range(len(chunks)):
+        wide = wide + (chunks[index].to(tl.float32),)
+    return wide
 
 
 @triton.jit
