@@ -2,9 +2,10 @@
 """The side table of a payload: what the slots of one head have in common.
 
 For each calibrated field, ``statistics | kept rows | positions``, each of all layers
-and heads, without padding. Statistics are bfloat16 ``[layers, heads, 2 * dim]``. Kept rows are the vectors that lie farthest from the
-others, as bfloat16 ``[layers, heads, kept, dim]``; positions are the indices of their
-tokens, int32 ``[layers, heads, kept]``, ascending.
+and heads, without padding. Statistics are bfloat16 ``[layers, heads, 2 * dim]``. Kept
+rows are the vectors that lie farthest from the others, as bfloat16
+``[layers, heads, kept, dim]``; positions are the indices of their tokens, int32
+``[layers, heads, kept]``, ascending.
 """
 
 # Standard
