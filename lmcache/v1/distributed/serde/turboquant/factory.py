@@ -15,6 +15,13 @@ from lmcache.v1.distributed.serde.turboquant.codec import (
 )
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.device import available_cores
+from lmcache.v1.distributed.serde.turboquant.forecast import forecast
+from lmcache.v1.distributed.serde.turboquant.metrics import serde_metrics
+from lmcache.v1.distributed.serde.turboquant.observed import (
+    ObservedDeserializer,
+    ObservedSerializer,
+    Observer,
+)
 from lmcache.v1.distributed.serde.turboquant.settings import require_int
 
 logger = init_logger(__name__)
@@ -43,9 +50,12 @@ def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
     if not config.cpu_threads:
         cpu_threads = max(1, available_cores() // max_workers)
         config = replace(config, cpu_threads=cpu_threads)
-    serializer = TurboQuantSerializer(config)
-    deserializer = TurboQuantDeserializer(config)
-    logger.info("TurboQuant serde: %s", config)
+    presets = "+".join({rule.preset: None for rule in config.groups or (config,)})
+    observer = Observer(presets, serde_metrics())
+    serializer = ObservedSerializer(TurboQuantSerializer(config), observer)
+    deserializer = ObservedDeserializer(TurboQuantDeserializer(config), observer)
+    logger.info("TurboQuant serde: %s", forecast(config))
+    logger.debug("TurboQuant serde: %s, max_workers=%d", config, max_workers)
     return AsyncSerdeProcessor(serializer, deserializer, max_workers=max_workers)
 
 

@@ -19,6 +19,13 @@ import torch
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.failures import (
+    ChangedSettingsError,
+    CorruptPayloadError,
+    PayloadError,
+    TruncatedPayloadError,
+    WrongKeyError,
+)
 from lmcache.v1.distributed.serde.turboquant.header import (
     ALIGNMENT_BYTES,
     MAGIC,
@@ -70,7 +77,7 @@ class BareLayout:
         """
         require_size(buffer, self.total_bytes, "source")
         if bytes(buffer[: len(MAGIC)].cpu().numpy()) == MAGIC:
-            raise ValueError(
+            raise ChangedSettingsError(
                 "TurboQuant payload has a frame, expected a bare one: set framed to "
                 "true"
             )
@@ -148,15 +155,15 @@ class FrameLayout:
             key_fingerprint = stored.key_fingerprint
         expected = self._header(key_fingerprint, stored.checksum)
         if head[: self.header_bytes] != expected.pack():
-            raise ValueError(f"TurboQuant payload {_difference(stored, expected)}")
+            raise _difference(stored, expected)
         if frame.numel() < self.total_bytes:
-            raise ValueError(
+            raise TruncatedPayloadError(
                 f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
                 f"got {frame.numel()}"
             )
         found = checksum(frame[self.header_bytes : self.total_bytes])
         if found != stored.checksum:
-            raise ValueError(
+            raise CorruptPayloadError(
                 f"TurboQuant payload is corrupt: its header has the checksum "
                 f"{stored.checksum:#018x}, its bytes have {found:#018x}"
             )
@@ -212,21 +219,32 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _difference(stored: Header, expected: Header) -> str:
-    """Say what the first difference between two headers is."""
+def _difference(stored: Header, expected: Header) -> PayloadError:
+    """Return the error that names the first difference between two headers."""
     if len(stored.records) != len(expected.records):
         found, wanted = len(stored.records), len(expected.records)
-        return f"holds {found} tensors, expected {wanted}"
+        return ChangedSettingsError(
+            f"TurboQuant payload holds {found} tensors, expected {wanted}"
+        )
     for index, pair in enumerate(zip(stored.records, expected.records, strict=True)):
         for field in TensorRecord.__dataclass_fields__:
             found, wanted = (getattr(record, field) for record in pair)
             if found != wanted:
-                return (
-                    f"was written with {field} {found} (tensor {index}), expected "
-                    f"{wanted}: it belongs to another configuration or model"
+                return ChangedSettingsError(
+                    f"TurboQuant payload was written with {field} {found} (tensor "
+                    f"{index}), expected {wanted}: it belongs to another "
+                    "configuration or model"
                 )
     if stored.key_fingerprint != expected.key_fingerprint:
-        return "belongs to another key: the storage returned another object's bytes"
+        return WrongKeyError(
+            "TurboQuant payload belongs to another key: the storage returned another "
+            "object's bytes"
+        )
     if stored.total_bytes != expected.total_bytes:
-        return f"has {stored.total_bytes} bytes, expected {expected.total_bytes}"
-    return "has a header with numbers where zeros are expected"
+        return ChangedSettingsError(
+            f"TurboQuant payload has {stored.total_bytes} bytes, expected "
+            f"{expected.total_bytes}"
+        )
+    return CorruptPayloadError(
+        "TurboQuant payload has a header with numbers where zeros are expected"
+    )

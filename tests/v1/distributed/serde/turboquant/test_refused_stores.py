@@ -55,7 +55,8 @@ def test_a_batch_with_one_misfit_is_not_stored(adapter: str, tmp_path: Path) -> 
             manager.finish_write(list(reserved))
             wait_until(lambda: bool(log.about("task 0")), "the store to fail")
             wait_until_idle(manager)
-        assert len(log.about("TurboQuant destination buffer too small")) == 1
+        error, warning = log.about("TurboQuant destination buffer too small")
+        assert "nothing of its batch is stored" in max(error, warning, key=len)
         assert count() == 0
         clear(manager)
         good = {key: objects[key] for key in others}
@@ -88,7 +89,7 @@ def test_what_the_estimate_refuses_is_not_stored(adapter: str, tmp_path: Path) -
             write(manager, fused)
             wait_until(lambda: bool(log.about("kv_layout")), "the refusal")
             wait_until_idle(manager)
-        (line,) = log.about("TurboQuant")
-        assert "set it to one of fused" in line
+        lines = log.about("TurboQuant")
+        assert lines and all("set it to one of fused" in line for line in lines)
         assert stored_count(manager, tmp_path)() == 0
         clear(manager)
