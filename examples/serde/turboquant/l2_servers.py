@@ -22,7 +22,7 @@ import time
 from redis import Redis
 from redis.exceptions import RedisError
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _HOST = "127.0.0.1"
 
