@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 # First Party
-from l2_servers import StorageServer, free_ports
+from storage_server import StorageServer, free_ports
 
 CHUNK_TOKENS = 64
 STOP_SECONDS = 30

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import json
 
 # First Party
-from l2_servers import RespServer, S3Server, StorageServer, resp_programs
+from l2_servers import RespServer, S3Server, resp_programs
 from lmcache.v1.distributed.storage_manager import StorageManager
 from storage_config import parse_l2_adapter
+from storage_server import StorageServer
 from tests.v1.distributed.serde.turboquant import storage
 
 Inventory = Callable[[], dict[str, int]]
