@@ -165,8 +165,10 @@ def test_nothing_is_lost_when_the_server_is_killed(server_store: Store) -> None:
 
 
 def test_a_server_that_is_down_gives_misses(server_store: Store) -> None:
+    """LMCache's ``resp`` client stays without the server until LMCache restarts."""
     server, objects = server_store.server, random_objects()
     assert server is not None
+    expected = expected_of(objects)
     with server_store.manager(SETTINGS) as manager:
         store(manager, objects, lambda: server_store.count(manager))
         server.kill()
@@ -175,9 +177,11 @@ def test_a_server_that_is_down_gives_misses(server_store: Store) -> None:
             write(manager, random_objects(2, first=10))
             wait_until_idle(manager)
         assert not log.about("TurboQuant")
-    server.start()
+        server.start()
+        survivor = load(manager, objects, LIKE)
+        assert_equal(survivor, {key: expected[key] for key in survivor})
     with server_store.manager(SETTINGS) as manager:
-        assert_equal(load(manager, objects, LIKE), expected_of(objects))
+        assert_equal(load(manager, objects, LIKE), expected)
 
 
 @pytest.mark.parametrize("name", [name for name in STORES if name != "fs"])

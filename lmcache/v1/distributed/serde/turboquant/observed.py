@@ -141,7 +141,12 @@ class ObservedSerializer(Serializer):
         self._inner = inner
         self._observer = observer
 
-    def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
+    def serialize(
+        self,
+        src: MemoryObj,
+        dst: MemoryObj,
+        key: ObjectKey,
+    ) -> int:
         """Encode; arguments, result and errors are those of ``inner``."""
         started = time.perf_counter()
         with self._observer.reported("encode", key):
@@ -156,7 +161,10 @@ class ObservedSerializer(Serializer):
         )
         return written
 
-    def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
+    def estimate_serialized_size(
+        self,
+        layout_desc: MemoryLayoutDesc,
+    ) -> int:
         """Estimate; argument, result and errors are those of ``inner``."""
         try:
             return self._inner.estimate_serialized_size(layout_desc)
@@ -178,7 +186,12 @@ class ObservedDeserializer(Deserializer):
         self._inner = inner
         self._observer = observer
 
-    def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
+    def deserialize(
+        self,
+        src: MemoryObj,
+        dst: MemoryObj,
+        key: ObjectKey,
+    ) -> None:
         """Decode; arguments and errors are those of ``inner``."""
         started = time.perf_counter()
         with self._observer.reported("decode", key):
