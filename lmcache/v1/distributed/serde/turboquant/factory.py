@@ -50,13 +50,17 @@ def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
     if not config.cpu_threads:
         cpu_threads = max(1, available_cores() // max_workers)
         config = replace(config, cpu_threads=cpu_threads)
-    presets = "+".join({rule.preset: None for rule in config.groups or (config,)})
-    observer = Observer(presets, serde_metrics())
-    serializer = ObservedSerializer(TurboQuantSerializer(config), observer)
-    deserializer = ObservedDeserializer(TurboQuantDeserializer(config), observer)
+    serializer = TurboQuantSerializer(config)
+    deserializer = TurboQuantDeserializer(config)
     logger.info("TurboQuant serde: %s", forecast(config))
     logger.debug("TurboQuant serde: %s, max_workers=%d", config, max_workers)
-    return AsyncSerdeProcessor(serializer, deserializer, max_workers=max_workers)
+    presets = "+".join({rule.preset: None for rule in config.groups or (config,)})
+    observer = Observer(presets, serde_metrics())
+    return AsyncSerdeProcessor(
+        ObservedSerializer(serializer, observer),
+        ObservedDeserializer(deserializer, observer),
+        max_workers=max_workers,
+    )
 
 
 register_serde_factory(SERDE_TYPE, create_turboquant_serde)
