@@ -3,7 +3,6 @@
 
 # Standard
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 import json
 import subprocess
@@ -64,7 +63,7 @@ class LMCacheServer(StorageServer):
         """Whether the server takes requests by now."""
         try:
             return self._http("GET", "/healthcheck") != ""
-        except (URLError, OSError):
+        except OSError:
             return False
 
     def __exit__(self, *_: object) -> None:

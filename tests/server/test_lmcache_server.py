@@ -84,9 +84,13 @@ def server(folder: Path) -> Iterator[LMCacheServer]:
         yield running
 
 
-def serve_tenant(url: str, tenant: str, seed: int, rounds: int) -> list:
+Stored = list[tuple[list[int], list[torch.Tensor]]]
+"""Tokens, and the chunks of KV that were stored under them."""
+
+
+def serve_tenant(url: str, tenant: str, seed: int, rounds: int) -> Stored:
     """Store a tenant's KV in rounds, each under tokens of its own."""
-    stored = []
+    stored: Stored = []
     with Engine(url, WIDTHS, model="shared") as engine:
         for round_ in range(rounds):
             engine.fill(seed + 100 * round_)
@@ -96,7 +100,7 @@ def serve_tenant(url: str, tenant: str, seed: int, rounds: int) -> list:
     return stored
 
 
-def fetch_tenant(url: str, tenant: str, stored: list) -> None:
+def fetch_tenant(url: str, tenant: str, stored: Stored) -> None:
     """Fetch a tenant's KV, and more tokens than were stored."""
     with Engine(url, WIDTHS, model="shared") as engine:
         for tokens, chunks in stored:

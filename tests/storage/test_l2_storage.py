@@ -106,10 +106,10 @@ def assert_close(objects: dict, loaded: dict, preset: str) -> None:
         assert low < error < high
 
 
-def assert_sizes(any_store: Store, preset: str, count: int) -> None:
+def assert_sizes(l2: Store, preset: str, count: int) -> None:
     """The storage holds the objects of a preset in as many bytes as they take."""
-    assert any_store.inventory is not None
-    held = {n: size for n, size in any_store.inventory().items() if preset in n}
+    assert l2.inventory is not None
+    held = {name: size for name, size in l2.inventory().items() if preset in name}
     assert list(held.values()) == [PAYLOAD_BYTES[preset]] * count
 
 

