@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.request import urlopen
 from xml.etree import ElementTree
 import json
+import os
 
 # First Party
 from l2_servers import RespServer, S3Server, resp_programs
@@ -104,7 +105,7 @@ def _dax(folder: Path) -> Iterator[Store]:
     """A mapped file in place of a DAX device."""
     path, size = folder / "device", 32 << 20
     path.touch()
-    path.open("r+b").truncate(size)
+    os.truncate(path, size)
     spec = {
         "type": "dax",
         "device_path": str(path),

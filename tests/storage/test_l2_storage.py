@@ -186,13 +186,17 @@ def test_a_server_that_is_down_gives_misses(server_store: Store) -> None:
 
 @pytest.mark.parametrize("name", [name for name in STORES if name != "fs"])
 def test_a_full_storage_evicts(name: str, tmp_path: Path) -> None:
-    """LMCache's ``fs`` knows no capacity, so it never evicts."""
+    """Six objects of eight fit, a seventh is too many; ``fs`` knows no capacity."""
     capacity = 8 * PAYLOAD_BYTES["turboquant_4bit_nc"] / (1 << 30)
     limits = {
         "mock": {"max_size_gb": capacity},
         "dax": {"max_dax_size_gb": 8 * (1 << 20) / (1 << 30)},
     }
-    eviction = {"eviction_policy": "LRU", "trigger_watermark": 0.7}
+    eviction = {
+        "eviction_policy": "LRU",
+        "trigger_watermark": 0.8,
+        "eviction_ratio": 0.5,
+    }
     limit = limits.get(name, {"max_capacity_gb": capacity})
     objects = random_objects(6)
     with open_store(name, tmp_path) as full:
