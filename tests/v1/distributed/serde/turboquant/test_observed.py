@@ -3,6 +3,7 @@
 
 # Standard
 from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 import logging
 
@@ -45,7 +46,7 @@ CONFIG = unskipped(PRESET, 64, framed=True)
 TENSOR = gaussian(2, 4, 64, 2 * 64).bfloat16()
 KEY = object_key(7, "org/model")
 LABELS = {"serde_type": "turboquant", "preset": PRESET, "model_name": "org/model"}
-LOGGER = "lmcache.v1.distributed.serde.turboquant.observed"
+PACKAGE = "lmcache.v1.distributed.serde.turboquant"
 
 
 class Serde:
@@ -102,18 +103,25 @@ class Serde:
         }
 
 
-@pytest.fixture
-def serde(caplog: pytest.LogCaptureFixture) -> Iterator[Serde]:
-    """A serde whose log is captured from DEBUG on."""
-    logger = logging.getLogger(LOGGER)
+@contextmanager
+def captured(module: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Capture what a module of the package logs, from DEBUG on."""
+    logger = logging.getLogger(f"{PACKAGE}.{module}")
     level = logger.level
     logger.addHandler(caplog.handler)
     logger.setLevel(logging.DEBUG)
     try:
-        yield Serde()
+        yield
     finally:
         logger.removeHandler(caplog.handler)
         logger.setLevel(level)
+
+
+@pytest.fixture
+def serde(caplog: pytest.LogCaptureFixture) -> Iterator[Serde]:
+    """A serde whose log is captured."""
+    with captured("observed", caplog):
+        yield Serde()
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -241,7 +249,7 @@ def test_warnings_of_a_kind_are_rare(
     serde: Serde, caplog: pytest.LogCaptureFixture
 ) -> None:
     payload = serde.encode()
-    with patch(f"{LOGGER}.time.monotonic", return_value=1000.0) as clock:
+    with patch(f"{PACKAGE}.observed.time.monotonic", return_value=1000.0) as clock:
         for _ in range(5):
             with pytest.raises(ValueError):
                 serde.decode(changed(payload, 5000))
@@ -298,11 +306,7 @@ def test_the_forecast_is_what_objects_take(preset: str, head_dim: int) -> None:
 
 
 def test_the_serde_says_once_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    factory = logging.getLogger("lmcache.v1.distributed.serde.turboquant.factory")
-    factory.addHandler(caplog.handler)
-    try:
+    with captured("factory", caplog):
         create_serde_processor(SerdeConfig("turboquant", {"preset": PRESET})).close()
-    finally:
-        factory.removeHandler(caplog.handler)
     (line,) = lines(caplog, logging.INFO)
     assert line == f"TurboQuant serde: {default_forecast(preset=PRESET)}"
