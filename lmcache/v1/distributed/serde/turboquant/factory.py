@@ -20,6 +20,13 @@ from lmcache.v1.distributed.serde.turboquant.codec import (
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.device import available_cores
 from lmcache.v1.distributed.serde.turboquant.encrypted import encrypt_payloads
+from lmcache.v1.distributed.serde.turboquant.forecast import forecast
+from lmcache.v1.distributed.serde.turboquant.metrics import serde_metrics
+from lmcache.v1.distributed.serde.turboquant.observed import (
+    ObservedDeserializer,
+    ObservedSerializer,
+    Observer,
+)
 from lmcache.v1.distributed.serde.turboquant.settings import require_int
 
 logger = init_logger(__name__)
@@ -57,8 +64,15 @@ def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
         serializer, deserializer = encrypt_payloads(
             serializer, deserializer, config, encryption
         )
-    logger.info("TurboQuant serde: %s", config)
-    return AsyncSerdeProcessor(serializer, deserializer, max_workers=max_workers)
+    logger.info("TurboQuant serde: %s", forecast(config))
+    logger.debug("TurboQuant serde: %s, max_workers=%d", config, max_workers)
+    presets = "+".join({rule.preset: None for rule in config.groups or (config,)})
+    observer = Observer(presets, serde_metrics())
+    return AsyncSerdeProcessor(
+        ObservedSerializer(serializer, observer),
+        ObservedDeserializer(deserializer, observer),
+        max_workers=max_workers,
+    )
 
 
 register_serde_factory(SERDE_TYPE, create_turboquant_serde)

@@ -20,6 +20,13 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.kv_content import TensorFormat
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.failures import (
+    ChangedSettingsError,
+    CorruptPayloadError,
+    PayloadError,
+    TruncatedPayloadError,
+    WrongKeyError,
+)
 from lmcache.v1.distributed.serde.turboquant.header import (
     ALIGNMENT_BYTES,
     MAGIC,
@@ -81,7 +88,7 @@ class BareLayout:
         """
         require_size(buffer, self.total_bytes, "source")
         if bytes(buffer[: len(MAGIC)].cpu().numpy()) == MAGIC:
-            raise ValueError(
+            raise ChangedSettingsError(
                 "TurboQuant payload has a frame, expected a bare one: set framed to "
                 "true"
             )
@@ -227,7 +234,7 @@ class FrameLayout:
             head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
             self._compare(head, key_fingerprint)
         if frame.numel() < self.total_bytes:
-            raise ValueError(
+            raise TruncatedPayloadError(
                 f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
                 f"got {frame.numel()}"
             )
@@ -246,7 +253,7 @@ class FrameLayout:
             key_fingerprint = stored.key_fingerprint
         expected = self._header(key_fingerprint, stored.checksum)
         if head[: self.header_bytes] != expected.pack():
-            raise ValueError(f"TurboQuant payload {_difference(stored, expected)}")
+            raise _difference(stored, expected)
 
     @cached_property
     def _gap_sum(self) -> int:
@@ -315,7 +322,7 @@ def _container_of(
 def require_checksum(stored: int, found: int) -> None:
     """Raise ValueError unless a frame's bytes have the checksum of its header."""
     if found != stored:
-        raise ValueError(
+        raise CorruptPayloadError(
             f"TurboQuant payload is corrupt: its header has the checksum "
             f"{stored:#018x}, its bytes have {found:#018x}"
         )
@@ -335,21 +342,32 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _difference(stored: Header, expected: Header) -> str:
-    """Say what the first difference between two headers is."""
+def _difference(stored: Header, expected: Header) -> PayloadError:
+    """Return the error that names the first difference between two headers."""
     if len(stored.records) != len(expected.records):
         found, wanted = len(stored.records), len(expected.records)
-        return f"holds {found} tensors, expected {wanted}"
+        return ChangedSettingsError(
+            f"TurboQuant payload holds {found} tensors, expected {wanted}"
+        )
     for index, pair in enumerate(zip(stored.records, expected.records, strict=True)):
         for field in TensorRecord.__dataclass_fields__:
             found, wanted = (getattr(record, field) for record in pair)
             if found != wanted:
-                return (
-                    f"was written with {field} {found} (tensor {index}), expected "
-                    f"{wanted}: it belongs to another configuration or model"
+                return ChangedSettingsError(
+                    f"TurboQuant payload was written with {field} {found} (tensor "
+                    f"{index}), expected {wanted}: it belongs to another "
+                    "configuration or model"
                 )
     if stored.key_fingerprint != expected.key_fingerprint:
-        return "belongs to another key: the storage returned another object's bytes"
+        return WrongKeyError(
+            "TurboQuant payload belongs to another key: the storage returned another "
+            "object's bytes"
+        )
     if stored.total_bytes != expected.total_bytes:
-        return f"has {stored.total_bytes} bytes, expected {expected.total_bytes}"
-    return "has a header with numbers where zeros are expected"
+        return ChangedSettingsError(
+            f"TurboQuant payload has {stored.total_bytes} bytes, expected "
+            f"{expected.total_bytes}"
+        )
+    return CorruptPayloadError(
+        "TurboQuant payload has a header with numbers where zeros are expected"
+    )
