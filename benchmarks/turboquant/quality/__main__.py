@@ -69,7 +69,8 @@ def _run(arguments: Namespace) -> str:
     stem = "quality" if arguments.model is None else f"quality-{model.name}"
     if arguments.quick:
         stem += "-quick"
-    origin = {"model": model.name, "dtype": arguments.dtype, **origin}
+    name = "quick" if arguments.quick else "full"
+    origin = {"model": model.name, "dtype": arguments.dtype, "plan": name, **origin}
     agreements = [] if arguments.no_upstream else _upstream(results)
     return files.write(results, agreements, arguments.output, stem, origin)
 

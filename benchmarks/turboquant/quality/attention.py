@@ -96,7 +96,8 @@ class AttentionRecorder:
         Returns:
             What :meth:`LanguageModel.read_on` returns, and the layers in order.
         """
-        self._records = records = []
+        records: list[LayerAttention] = []
+        self._records = records
         try:
             return self._model.read_on(cache, token_ids), records
         finally:

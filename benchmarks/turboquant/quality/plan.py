@@ -53,5 +53,5 @@ QUICK = Plan(
     haystacks=(512,),
     depths=(0.5,),
     crowded=1,
-    upstream_tokens=8,
+    upstream_tokens=4,
 )

@@ -5,6 +5,7 @@
 from pathlib import Path
 
 # Third Party
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,6 +17,9 @@ from benchmarks.turboquant.quality.summary import Summary
 _FAMILIES = {
     "turboquant, calibrated": ("o-", "tab:green"),
     "turboquant": ("s-", "tab:blue"),
+    "turboquant, fast": ("s-", "tab:blue"),
+    "turboquant, balanced": ("s--", "tab:purple"),
+    "turboquant, best": ("s-.", "tab:olive"),
     "turboquant, outer layers raw": ("s:", "tab:cyan"),
     "tqai": ("^-", "tab:orange"),
     "LMCache fp8": ("D", "tab:red"),
@@ -42,7 +46,9 @@ def draw(summaries: list[Summary], path: Path) -> None:
         _panel(panel, condition, [x for x in summaries if x.condition == condition])
     panels[0].set_ylabel("KL to the exact cache, nats")
     panels[0].legend()
-    figure.savefig(path, metadata={"Date": None})
+    # Text stays text, and the same figures give the same file.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "quality"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _panel(panel: Axes, condition: str, summaries: list[Summary]) -> None:
@@ -84,6 +90,8 @@ def _family(summary: Summary) -> str:
         return scheme.name
     if not scheme.preset:
         return "tqai"
+    if scheme.is_calibrated:
+        return "" if scheme.skip_layers else "turboquant, calibrated"
     if scheme.skip_layers:
         return "turboquant, outer layers raw"
-    return "turboquant, calibrated" if scheme.is_calibrated else "turboquant"
+    return f"turboquant, {scheme.effort}" if scheme.effort else "turboquant"

@@ -87,7 +87,7 @@ def bias_table(summaries: list[Summary]) -> str:
 
 
 def retrieval_table(results: Results) -> str:
-    """Share of right answers by task and condition, a row for each scheme."""
+    """Right answers, and nats a token of them, a row for each scheme."""
     columns = list(
         dict.fromkeys((each.task, each.condition) for each in results.retrieved)
     )
@@ -95,10 +95,14 @@ def retrieval_table(results: Results) -> str:
     for scheme in results.schemes:
         row = [scheme.name]
         for task, condition in columns:
-            share = found(results.retrieved, scheme.name, condition, task)
-            row.append("" if share is None else _text(share, ".0f", 100))
+            answers = found(results.retrieved, scheme.name, condition, task)
+            if answers is None:
+                row.append("")
+            else:
+                share, nats = answers
+                row.append(f"{_text(share, '.0f', 100)}, {nats:.2f}")
         rows.append(row)
-    headers = [f"{task} %, {condition}" for task, condition in columns]
+    headers = [f"{task} %, nats, {condition}" for task, condition in columns]
     return _table(("scheme", *headers), rows)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts that hide numbers, and whether a model finds them in a restored cache.
 
-A single passkey at several depths, several named needles in one text, and a list of
-keys and values, after RULER (arXiv 2404.06654), short enough for a CPU.
+A passkey at several depths, several needles in one text, and a list of keys and
+values, after RULER (arXiv 2404.06654), short enough for a CPU.
 """
 
 # Standard
@@ -29,7 +29,7 @@ _NOISE = (
     "People walk there in the evening and come back before dark. "
 )
 _ASKED = 4
-"""Questions to a text that hides several numbers."""
+_PAIRS = 8
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def passkey(model: LanguageModel, num_tokens: int, depth: float) -> Haystack:
         The text and one question.
 
     Raises:
-        ValueError: If the model's tokens depend on what follows them.
+        ValueError: If a token depends on what follows it.
     """
     number = _number(Random(f"{num_tokens} {depth}"))
     needle = f"The pass key is {number}. Remember it. {number} is the pass key. "
@@ -139,37 +139,32 @@ def needles(model: LanguageModel, num_tokens: int, seed: int, filler: str) -> Ha
 
 
 def key_values(model: LanguageModel, num_tokens: int, seed: int) -> Haystack:
-    """List keys and values and ask for some values.
+    """List keys and values amid noise and ask for some values.
 
     Args:
         model: Whose tokens to count.
-        num_tokens: Tokens to cache; there are at most 64 pairs.
+        num_tokens: Tokens to cache.
         seed: Chooses keys and values.
 
     Returns:
         The text and the questions.
 
     Raises:
-        ValueError: If the pairs do not fill the text.
+        ValueError: If the list is longer than the text.
     """
     random = Random(seed)
     keys = [f"{colour} {animal}" for colour in _COLOURS for animal in _ANIMALS]
-    random.shuffle(keys)
-    values = [_number(random) for _ in keys]
+    values = {key: _number(random) for key in random.sample(keys, _PAIRS)}
+    pairs = {key: f"{key}: {value}\n" for key, value in values.items()}
+    listed = "\n\n" + "".join(pairs.values()) + "\n"
 
     def text(size: int) -> str:
-        pairs = zip(keys[:size], values[:size], strict=True)
-        return "".join(f"{key}: {value}\n" for key, value in pairs)
+        before = size // 2
+        return _NOISE * before + listed + _NOISE * (size - before)
 
-    size = _fitting_size(model, num_tokens, text)
-    chosen = [round(size * (index + 0.5) / (_ASKED + 1)) for index in range(_ASKED)]
     asked = [
-        (
-            f"{keys[index]}: {values[index]}",
-            f"\nLook up one value in the list.\n{keys[index]}:",
-            f" {values[index]}",
-        )
-        for index in chosen
+        (pairs[key], f"\n\nOne value of the list again:\n{key}:", f" {values[key]}")
+        for key in random.sample(list(values), _ASKED)
     ]
     return _haystack(model, "key-value", num_tokens, text, asked)
 
@@ -179,8 +174,8 @@ def ask(
 ) -> list[Answer]:
     """Let a model answer from a cached text, restored in several ways.
 
-    Every token of the right answer is given before the next one is asked for, which
-    tells the same as letting the model write: it is right if it never errs.
+    Each token is asked for after the right ones before it: a model that never errs
+    so would have written the answer.
 
     Args:
         model: Who answers.

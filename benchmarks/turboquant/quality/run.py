@@ -168,7 +168,7 @@ def _haystacks(
     for seed, filler in zip(range(plan.crowded), texts.values(), strict=False):
         for make in (
             partial(retrieval.needles, model, plan.haystacks[0], seed, filler),
-            partial(retrieval.key_values, model, plan.context, seed),
+            partial(retrieval.key_values, model, plan.haystacks[0], seed),
         ):
             makers.append((make, [PLAIN, bias]))
     return makers

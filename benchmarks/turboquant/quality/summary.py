@@ -88,14 +88,23 @@ def of(results: Results, scheme: str, condition: str) -> list[Measurement]:
 
 def found(
     retrieved: Sequence[Retrieved], scheme: str, condition: str, task: str
-) -> Estimate | None:
-    """Return the share of right answers; None where nothing was asked."""
+) -> tuple[Estimate, float] | None:
+    """Say how well numbers are found.
+
+    Returns:
+        The share of right answers, and the mean negative log likelihood of a right
+        answer's tokens in nats; None where nothing was asked.
+    """
     answers = [
-        each.is_right
+        each
         for each in retrieved
         if (each.scheme, each.condition, each.task) == (scheme, condition, task)
     ]
-    return intervals.share(sum(answers), len(answers)) if answers else None
+    if not answers:
+        return None
+    right = sum(each.is_right for each in answers)
+    share = intervals.share(right, len(answers))
+    return share, _mean([each.surprise for each in answers])
 
 
 def _summary(scheme: Scheme, condition: str, measured: list[Measurement]) -> Summary:

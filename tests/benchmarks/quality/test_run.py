@@ -139,8 +139,11 @@ def test_every_question_is_asked_of_every_scheme(results: Results) -> None:
                 if (each.task, each.scheme) == (task, scheme.name)
             }
             assert asked == conditions
-    share = found(results.retrieved, NO_SERDE, PLAIN.name, "passkey")
-    assert share is not None and 0 <= share.low <= share.value <= share.high <= 1
+    answers = found(results.retrieved, NO_SERDE, PLAIN.name, "multi-needle")
+    assert answers is not None
+    share, nats = answers
+    assert 0 <= share.low <= share.value <= share.high <= 1 and nats > 0
+    assert found(results.retrieved, NO_SERDE, BIAS, "passkey") is None
 
 
 def test_files_hold_the_run(results: Results, tmp_path: Path) -> None:
