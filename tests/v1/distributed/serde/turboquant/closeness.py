@@ -19,6 +19,7 @@ from lmcache.v1.distributed.serde.turboquant import (
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
 from lmcache.v1.distributed.serde.turboquant.slot import (
+    Field,
     KeyField,
     SlotLayout,
     ValueField,
@@ -89,16 +90,19 @@ def assert_slots_alike(
     first_layer: int = 0,
 ) -> None:
     """Two encodings of finite vectors, all on the CPU."""
-    keys, values = views
-    assert values is not None and isinstance(slot.value, ValueField)
-    end = slot.key.num_bytes
-    if slot.key.is_fp8:
-        assert torch.equal(ours[..., :end], specified[..., :end])
-    else:
-        stored = ours[..., :end], specified[..., :end]
-        _assert_keys_alike(stored, keys, slot.key, first_layer)
-    span = slice(slot.value_offset, slot.used_bytes)
-    _assert_values_alike((ours[..., span], specified[..., span]), values, slot.value)
+    fields: list[tuple[Field, int]] = [(slot.key, 0)]
+    if slot.value is not None:
+        fields.append((slot.value, slot.value_offset))
+    for view, (field, start) in zip(views, fields, strict=False):
+        span = slice(start, start + field.num_bytes)
+        stored = ours[..., span], specified[..., span]
+        assert view is not None
+        if isinstance(field, ValueField):
+            _assert_values_alike(stored, view, field)
+        elif field.is_fp8:
+            assert torch.equal(*stored)
+        else:
+            _assert_keys_alike(stored, view, field, first_layer)
     assert not ours[..., slot.used_bytes :].any()
 
 
