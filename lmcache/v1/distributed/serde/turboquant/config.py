@@ -13,10 +13,11 @@ from lmcache.v1.distributed.serde.turboquant.settings import (
     reject_unknown_keys,
     require_head_dim,
     require_int,
+    require_rope_theta,
 )
 from lmcache.v1.distributed.serde.turboquant.slot import (
+    ALL_PRESETS,
     DEFAULT_PRESET,
-    PRESETS,
     Preset,
     SlotLayout,
 )
@@ -45,13 +46,16 @@ class TensorRule:
     """What one tensor means and how it is quantised.
 
     Attributes:
-        preset: Name of the bit widths, one of ``slot.PRESETS``.
+        preset: Name of the bit widths, one of ``slot.ALL_PRESETS``.
         head_dim: Dimensions of a key of one head.
         value_head_dim: Dimensions of a value of one head, where they differ
             (``diff``), or of a latent's second part (``latent``); 0: like keys.
         kv_layout: Where keys and values are, one of ``KV_LAYOUTS``.
         skip_first_layers: Leading layers stored raw, bit for bit.
         skip_last_layers: Trailing layers stored raw, bit for bit.
+        rope_theta: Base of the model's rotary embedding, where it turns dimension
+            ``i`` together with ``i + head_dim / 2``; 0: none, or not known. Only
+            calibrated presets use it, on layouts of keys and values.
 
     Raises:
         ValueError: If a field has the wrong type or is out of range.
@@ -63,12 +67,14 @@ class TensorRule:
     kv_layout: str = "auto"
     skip_first_layers: int = 2
     skip_last_layers: int = 2
+    rope_theta: float = 0.0
 
     def __post_init__(self) -> None:
         require_head_dim("head_dim", self.head_dim, minimum=1)
         require_head_dim("value_head_dim", self.value_head_dim, minimum=0)
         require_int("skip_first_layers", self.skip_first_layers, minimum=0)
         require_int("skip_last_layers", self.skip_last_layers, minimum=0)
+        require_rope_theta(self.rope_theta)
         if not isinstance(self.preset, str):
             raise ValueError(f"TurboQuant preset must be a name, got {self.preset!r}")
         if self.kv_layout not in KV_LAYOUTS:
@@ -89,12 +95,13 @@ class TensorRule:
         Raises:
             ValueError: If there is no preset of that name.
         """
-        if self.preset not in PRESETS:
+        if self.preset not in ALL_PRESETS:
             raise ValueError(
                 f"Unsupported TurboQuant preset {self.preset!r}, expected one of "
-                f"{', '.join(PRESETS)}{did_you_mean(self.preset, list(PRESETS))}"
+                f"{', '.join(ALL_PRESETS)}"
+                f"{did_you_mean(self.preset, list(ALL_PRESETS))}"
             )
-        return PRESETS[self.preset]
+        return ALL_PRESETS[self.preset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +171,17 @@ class TurboQuantSerdeConfig(TensorRule):
         return config
 
     def require_presets(self) -> None:
-        """Raise ValueError unless every preset that is named exists."""
+        """Check that every preset that is named exists and can be stored.
+
+        Raises:
+            ValueError: If one does not, or is calibrated and ``framed`` is false.
+        """
         for rule in (self, *self.groups):
-            _ = rule.preset_bits
+            if rule.preset_bits.is_calibrated and not self.framed:
+                raise ValueError(
+                    f"TurboQuant preset {rule.preset!r} needs framed payloads, whose "
+                    "side table holds its statistics: set framed to true"
+                )
 
     @cached_property
     def slot(self) -> SlotLayout:

@@ -31,12 +31,12 @@ KEY_ENCODING = 1
 """Code of float8 e4m3 keys and indices of the exact Lloyd-Max codebook."""
 
 ALIGNMENT_BYTES = 64
-MAX_DIMENSIONS = 8
+MAX_DIMENSIONS = 7
 MAX_TENSORS = 1024
 MAX_SIZE = 2**32 - 1
 
 _PREFACE = struct.Struct("<8sHHBBHQQQ")
-_RECORD = struct.Struct("<BBBB8IHHIIIQ")
+_RECORD = struct.Struct("<BBBB7IfHHIIIQ")
 _CRC = struct.Struct("<I")
 
 PRESET_CODES = {
@@ -45,6 +45,12 @@ PRESET_CODES = {
     "turboquant_4bit_nc": 2,
     "turboquant_k3v4_nc": 3,
     "turboquant_3bit_nc": 4,
+    "turboquant_4bit_cc": 5,
+    "turboquant_k4v3_cc": 6,
+    "turboquant_k3v4_cc": 7,
+    "turboquant_3bit_cc": 8,
+    "turboquant_k3v2_cc": 9,
+    "turboquant_2bit_cc": 10,
 }
 """Opaque tensors have no preset."""
 
@@ -83,10 +89,12 @@ class TensorRecord:
         kv_layout: Layout's name, ``auto`` resolved.
         dtype: Element type.
         shape: Shape.
+        rope_theta: Base of the rotary embedding that the encoder undid; 0: none.
         head_dim: Dimensions of a key.
         value_head_dim: Dimensions of a value.
         quant_start: First compressed layer.
         quant_end: Layer after the last compressed one.
+        side_table_bytes: Bytes of the statistics within the payload.
         payload_bytes: Bytes of the payload.
     """
 
@@ -94,10 +102,12 @@ class TensorRecord:
     kv_layout: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    rope_theta: float
     head_dim: int
     value_head_dim: int
     quant_start: int
     quant_end: int
+    side_table_bytes: int
     payload_bytes: int
 
     @classmethod
@@ -126,28 +136,30 @@ class TensorRecord:
             kv_layout=geometry.kv_layout,
             dtype=layout.dtype,
             shape=shape,
+            rope_theta=layout.slot.key.rope_theta,
             head_dim=geometry.key_dim,
             value_head_dim=geometry.value_dim,
             quant_start=layout.quant_start,
             quant_end=layout.quant_end,
+            side_table_bytes=layout.side_table_bytes,
             payload_bytes=layout.payload_bytes,
         )
 
     def pack(self) -> bytes:
         """Return the record's bytes."""
         sizes = self.shape + (0,) * (MAX_DIMENSIONS - len(self.shape))
-        side_table_bytes = 0
         return _RECORD.pack(
             PRESET_CODES[self.preset],
             KV_LAYOUT_CODES[self.kv_layout],
             DTYPE_CODES[self.dtype],
             len(self.shape),
             *sizes,
+            self.rope_theta,
             self.head_dim,
             self.value_head_dim,
             self.quant_start,
             self.quant_end,
-            side_table_bytes,
+            self.side_table_bytes,
             self.payload_bytes,
         )
 
@@ -166,7 +178,8 @@ class TensorRecord:
         """
         preset, kv_layout, dtype, num_dimensions, *rest = _RECORD.unpack(data)
         shape, rest = rest[:MAX_DIMENSIONS], rest[MAX_DIMENSIONS:]
-        head_dim, value_head_dim, quant_start, quant_end, _, payload_bytes = rest
+        rope_theta, head_dim, value_head_dim, quant_start, quant_end, *sizes = rest
+        side_table_bytes, payload_bytes = sizes
         if num_dimensions > MAX_DIMENSIONS:
             raise ValueError(f"TurboQuant header: {num_dimensions} dimensions")
         return cls(
@@ -174,10 +187,12 @@ class TensorRecord:
             kv_layout=_name(kv_layout, KV_LAYOUT_CODES, "kv_layout"),
             dtype=_name(dtype, DTYPE_CODES, "dtype"),
             shape=tuple(shape[:num_dimensions]),
+            rope_theta=rope_theta,
             head_dim=head_dim,
             value_head_dim=value_head_dim,
             quant_start=quant_start,
             quant_end=quant_end,
+            side_table_bytes=side_table_bytes,
             payload_bytes=payload_bytes,
         )
 

@@ -3,7 +3,9 @@
 
 A payload is ``raw first layers | compressed layers | raw last layers``. A raw group
 holds its layers' keys, then their values, ``[layers, tokens, heads, dim]`` each,
-unchanged; compressed layers are slots ``[layers, padded tokens, heads, slot]``.
+unchanged. Compressed layers are ``side table | slots``: statistics
+``[layers, heads, numbers]`` of bfloat16, where the preset is calibrated, and slots
+``[layers, padded tokens, heads, slot]``.
 """
 
 # Standard
@@ -22,6 +24,15 @@ from lmcache.v1.distributed.serde.turboquant.config import (
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVGeometry, geometry_of
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
+
+MIN_CALIBRATED_TOKENS = 64
+"""Fewer tokens of a calibrated preset have no statistics.
+
+Statistics take 32 bits a key dimension of a head: of 64 tokens, half a bit each,
+where they are worth one.
+"""
+
+STATISTICS_DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +83,18 @@ class PayloadLayout:
         if not geometry.is_opaque:
             quant_start = min(rule.skip_first_layers, num_layers)
             quant_end = max(quant_start, num_layers - rule.skip_last_layers)
+        preset, is_latent = rule.preset_bits, geometry.kv_layout == "latent"
+        is_calibrated = (
+            preset.is_calibrated and geometry.num_tokens >= MIN_CALIBRATED_TOKENS
+        )
+        has_rotary = is_calibrated and not is_latent
         slot = SlotLayout.for_preset(
-            rule.preset_bits,
+            preset,
             geometry.key_dim,
             geometry.value_dim,
-            keys_only=geometry.kv_layout == "latent",
+            keys_only=is_latent,
+            is_calibrated=is_calibrated and not geometry.is_opaque,
+            rope_theta=_float32(rule.rope_theta) if has_rotary else 0.0,
         )
         return cls(
             preset=rule.preset,
@@ -128,10 +146,32 @@ class PayloadLayout:
         )
 
     @cached_property
+    def side_table_shape(self) -> tuple[int, int, int]:
+        """Shape of the statistics: ``[layers, heads, numbers]``."""
+        num_layers = self.quant_end - self.quant_start
+        return num_layers, self.geometry.num_heads, self.slot.num_statistics
+
+    @cached_property
+    def side_table_bytes(self) -> int:
+        """Bytes of the statistics."""
+        return math.prod(self.side_table_shape) * STATISTICS_DTYPE.itemsize
+
+    @cached_property
+    def side_table_span(self) -> slice:
+        """Byte range of the statistics."""
+        start = self.quant_start * self.raw_layer_bytes
+        return slice(start, start + self.side_table_bytes)
+
+    @cached_property
+    def slots_span(self) -> slice:
+        """Byte range of the slots."""
+        start = self.side_table_span.stop
+        return slice(start, start + math.prod(self.compressed_shape))
+
+    @cached_property
     def compressed_span(self) -> slice:
         """Byte range of the compressed layers."""
-        start = self.quant_start * self.raw_layer_bytes
-        return slice(start, start + math.prod(self.compressed_shape))
+        return slice(self.side_table_span.start, self.slots_span.stop)
 
     @cached_property
     def payload_bytes(self) -> int:
@@ -169,3 +209,8 @@ def layouts_of(
         PayloadLayout.for_tensor(torch.Size(shape), dtype, rule, block_size)
         for (shape, dtype), rule in zip(tensors, rules, strict=True)
     )
+
+
+def _float32(number: float) -> float:
+    """Round to what a header holds."""
+    return torch.tensor(number, dtype=torch.float32).item()

@@ -11,12 +11,18 @@ backends are tested against this module.
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant import tables
+from lmcache.v1.distributed.serde.turboquant import calibration, tables
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
+from lmcache.v1.distributed.serde.turboquant.rotation import (
+    rotate,
+    row_norms,
+    unrotate,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import (
     FP16_BYTES,
     INDICES_PER_PACK,
     Field,
+    KeyField,
     SlotLayout,
     ValueField,
 )
@@ -27,7 +33,11 @@ FP16_MAX = torch.finfo(torch.float16).max
 
 
 def encode_layers(
-    views: KVViews, slots: torch.Tensor, slot: SlotLayout, first_layer: int
+    views: KVViews,
+    slots: torch.Tensor,
+    slot: SlotLayout,
+    first_layer: int,
+    side_table: torch.Tensor | None = None,
 ) -> None:
     """Quantise layers into slots.
 
@@ -38,17 +48,26 @@ def encode_layers(
             written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
+        side_table: bfloat16 ``[layers, heads, slot.num_statistics]``, which is
+            written, where the slot has statistics.
     """
     slots[..., slot.used_bytes :] = 0
-    for view, field, start in _fields(views, slot):
+    for view, field, start, statistics in _fields(views, slot, side_table):
         stored = slots[..., start : start + field.num_bytes]
         for index in range(slots.shape[0]):
-            rows = view[index].float()
-            stored[index] = encode_field(rows, field, first_layer + index)
+            rows, shared = view[index].float(), None
+            if statistics is not None and isinstance(field, KeyField):
+                shared = statistics[index]
+                shared[:] = calibration.measure(_saturated(rows, FP16_MAX), field)
+            stored[index] = encode_field(rows, field, first_layer + index, shared)
 
 
 def decode_layers(
-    slots: torch.Tensor, views: KVViews, slot: SlotLayout, first_layer: int
+    slots: torch.Tensor,
+    views: KVViews,
+    slot: SlotLayout,
+    first_layer: int,
+    side_table: torch.Tensor | None = None,
 ) -> None:
     """Restore layers from slots.
 
@@ -58,24 +77,34 @@ def decode_layers(
             element is written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
+        side_table: What :func:`encode_layers` wrote, where the slot has statistics.
     """
-    for view, field, start in _fields(views, slot):
+    for view, field, start, statistics in _fields(views, slot, side_table):
         stored = slots[..., start : start + field.num_bytes]
         for index in range(slots.shape[0]):
-            rows = decode_field(stored[index], field, first_layer + index)
+            shared = None if statistics is None else statistics[index]
+            rows = decode_field(stored[index], field, first_layer + index, shared)
             view[index] = _to_dtype(rows, view.dtype)
 
 
-def encode_field(rows: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
+def encode_field(
+    rows: torch.Tensor,
+    field: Field,
+    layer: int,
+    statistics: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Quantise vectors into one field of their slots.
 
     Numbers beyond float16 saturate at its largest; NaN and infinities make their
     row non-finite.
 
     Args:
-        rows: float32 vectors ``[..., field.dim]``.
+        rows: float32 vectors ``[..., field.dim]``; ``[tokens, heads, field.dim]``
+            where they are calibrated.
         field: Byte layout of the field.
         layer: Index of the layer within the tensor.
+        statistics: bfloat16 ``[heads, field.num_statistics]`` of ``measure``, where
+            the field is calibrated.
 
     Returns:
         uint8 tensor ``[..., field.num_bytes]``.
@@ -86,21 +115,36 @@ def encode_field(rows: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
     if field.is_fp8:
         return rows.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
     norms = row_norms(rows)
+    signs = torch.ones_like(norms)
+    if statistics is not None:
+        relative = calibration.to_relative(rows, statistics, field)
+        relative_norms = row_norms(relative)
+        is_better = relative_norms * calibration.error_gain(statistics, field) < norms
+        rows = torch.where(is_better, relative, rows)
+        norms = torch.where(is_better, relative_norms, norms)
+        signs = torch.where(is_better, -signs, signs)
     indices = torch.bucketize(
         rotate(rows / torch.where(norms > 0, norms, 1), layer),
         tables.boundaries(field.dim, field.bits).to(rows.device),
         right=True,
     )
-    return torch.cat([pack(indices, field.bits), _fp16_bytes(norms)], dim=-1)
+    packed = pack(indices, field.bits)
+    return torch.cat([packed, _fp16_bytes(norms.copysign(signs))], dim=-1)
 
 
-def decode_field(stored: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
+def decode_field(
+    stored: torch.Tensor,
+    field: Field,
+    layer: int,
+    statistics: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Restore vectors from one field of their slots.
 
     Args:
         stored: uint8 tensor ``[..., field.num_bytes]``.
         field: Byte layout of the field.
         layer: Index of the layer within the tensor.
+        statistics: As in :func:`encode_field`.
 
     Returns:
         float32 vectors ``[..., field.dim]``.
@@ -114,52 +158,11 @@ def decode_field(stored: torch.Tensor, field: Field, layer: int) -> torch.Tensor
     codebook = tables.centroids(field.dim, field.bits).to(stored.device)
     directions = codebook[unpack(stored[..., : field.norm_offset], field.bits)]
     norms = _fp16_at(stored, field.norm_offset)
-    return unrotate(directions / row_norms(directions) * norms, layer)
-
-
-def rotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
-    """Apply a layer's random rotation ``y = W (signs * x)``.
-
-    ``W`` is the orthonormal Sylvester Hadamard matrix. Where head_dim is not
-    a power of two, it is the Kronecker product of the Hartley matrix of the
-    odd factor and the Hadamard matrix of the power of two: orthonormal,
-    symmetric, and without a coordinate left unmixed.
-
-    Args:
-        rows: float32 tensor ``[..., head_dim]``.
-        layer: Index of the layer within the memory object.
-
-    Returns:
-        float32 tensor of the same shape.
-    """
-    return _mix(rows * tables.rotation_signs(rows.shape[-1], layer).to(rows.device))
-
-
-def unrotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
-    """Undo :func:`rotate`: ``x = signs * (W y)``, as ``W`` is its own inverse.
-
-    Args:
-        rows: float32 tensor ``[..., head_dim]``.
-        layer: Index of the layer within the memory object.
-
-    Returns:
-        float32 tensor of the same shape.
-    """
-    return _mix(rows) * tables.rotation_signs(rows.shape[-1], layer).to(rows.device)
-
-
-def row_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Return Euclidean norms ``[..., 1]`` of ``rows``, summed as a tree."""
-    sums = rows * rows
-    while sums.shape[-1] % 2 == 0:
-        left, right = sums.chunk(2, dim=-1)
-        sums = left + right
-    total = sums[..., :1]
-    for column in range(1, sums.shape[-1]):
-        total = total + sums[..., column : column + 1]
-    # torch's float32 square root is not correctly rounded on every CPU. Rounding
-    # the float64 root is, as float64 has more than twice the digits.
-    return total.double().sqrt().float()
+    if statistics is None:
+        return unrotate(directions / row_norms(directions) * norms, layer)
+    rows = unrotate(directions / row_norms(directions) * norms.abs(), layer)
+    restored = calibration.from_relative(rows, statistics, field)
+    return torch.where(norms.signbit(), restored, rows)
 
 
 def pack(indices: torch.Tensor, bits: int) -> torch.Tensor:
@@ -201,34 +204,22 @@ def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
     return ((words >> shifts) & (2**bits - 1)).flatten(-2)
 
 
-def _mix(rows: torch.Tensor) -> torch.Tensor:
-    """Multiply ``[..., head_dim]`` rows by the symmetric orthonormal ``W``."""
-    width = rows.shape[-1]
-    block = width & -width
-    blocks = rows.unflatten(-1, (width // block, block))
-    half = block // 2
-    while half:
-        pairs = blocks.unflatten(-1, (block // (2 * half), 2, half))
-        left, right = pairs.unbind(dim=-2)
-        blocks = torch.stack([left + right, left - right], dim=-2).flatten(-3)
-        half //= 2
-    blocks = blocks * block**-0.5
-    if width == block:
-        return blocks.flatten(-2)
-    weights = torch.tensor(tables.hartley(width // block), device=rows.device)
-    total = blocks[..., :1, :] * weights[:, :1]
-    for column in range(1, len(weights)):
-        part = blocks[..., column : column + 1, :]
-        total = total + part * weights[:, column : column + 1]
-    return total.flatten(-2)
-
-
-def _fields(views: KVViews, slot: SlotLayout) -> list[tuple[torch.Tensor, Field, int]]:
-    """Pair each view with its field and the field's offset in a slot."""
+def _fields(
+    views: KVViews, slot: SlotLayout, side_table: torch.Tensor | None
+) -> list[tuple[torch.Tensor, Field, int, torch.Tensor | None]]:
+    """Pair each view with its field, the field's offset and its statistics."""
     keys, values = views
-    fields: list[tuple[torch.Tensor, Field, int]] = [(keys, slot.key, 0)]
+    key_part = value_part = None
+    if side_table is not None and slot.num_statistics:
+        key_part = side_table[..., : slot.key.num_statistics]
+        value_part = side_table[..., slot.key.num_statistics :]
+    fields: list[tuple[torch.Tensor, Field, int, torch.Tensor | None]] = [
+        (keys, slot.key, 0, key_part)
+    ]
     if values is not None and slot.value is not None:
-        fields.append((values, slot.value, slot.value_offset))
+        has_part = slot.num_statistics > slot.key.num_statistics
+        part = value_part if has_part else None
+        fields.append((values, slot.value, slot.value_offset, part))
     return fields
 
 

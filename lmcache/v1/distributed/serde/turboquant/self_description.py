@@ -104,6 +104,7 @@ def _payload_layout(record: TensorRecord) -> PayloadLayout:
             head_dim=record.head_dim,
             value_head_dim=record.value_head_dim if two_widths else 0,
             kv_layout=record.kv_layout,
+            rope_theta=record.rope_theta,
         )
         num_layers = geometry_of(shape, record.dtype, rule).num_layers
         rule = replace(

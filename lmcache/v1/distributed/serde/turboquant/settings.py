@@ -4,12 +4,16 @@
 # Standard
 from collections.abc import Mapping
 from difflib import get_close_matches
+import math
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.slot import (
     INDICES_PER_PACK,
     MAX_HEAD_DIM,
 )
+
+MAX_ROPE_THETA = 1e30
+"""What float32, in which a header holds it, has room for."""
 
 
 def require_head_dim(name: str, value: object, *, minimum: int) -> None:
@@ -50,6 +54,24 @@ def require_int(name: str, value: object, *, minimum: int) -> int:
             f"TurboQuant {name} must be an integer >= {minimum}, got {value!r}"
         )
     return value
+
+
+def require_rope_theta(value: object) -> None:
+    """Check that a setting is a base of rotary angles, or 0.
+
+    Args:
+        value: What was given.
+
+    Raises:
+        ValueError: If it is not a number from 1 to 1e30, or 0.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    if not (number == 0 or 1 <= number <= MAX_ROPE_THETA):
+        raise ValueError(
+            "TurboQuant rope_theta must be 0 or a number from 1 to "
+            f"{MAX_ROPE_THETA:g}, got {value!r}"
+        )
 
 
 def reject_unknown_keys(kwargs: Mapping[str, object], known: list[str]) -> None:

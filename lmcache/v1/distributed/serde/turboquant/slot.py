@@ -2,7 +2,8 @@
 """Presets and the slot: the bytes of one head of one token.
 
 A slot is a key field and a value field, padded to an even number of bytes. Every
-size and offset inside a slot is defined here and nowhere else.
+size and offset inside a slot is defined here and nowhere else, and so is the number
+of statistics that calibrated fields of one head share.
 """
 
 # Standard
@@ -25,11 +26,15 @@ class Preset:
     Attributes:
         key_bits: 8 stores keys as float8 e4m3; fewer bits store rotated,
             normalised keys as indices of a Lloyd-Max codebook.
-        value_bits: Bits a dimension of the uniformly quantised values.
+        value_bits: Bits a dimension of the values, which are quantised uniformly,
+            or like keys where the preset is calibrated.
+        is_calibrated: Whether keys are quantised relative to statistics of the
+            object's tokens, which a frame's payload carries.
     """
 
     key_bits: int
     value_bits: int
+    is_calibrated: bool = False
 
     @property
     def key_is_fp8(self) -> bool:
@@ -43,7 +48,21 @@ PRESETS = {
     "turboquant_k3v4_nc": Preset(key_bits=3, value_bits=4),
     "turboquant_3bit_nc": Preset(key_bits=3, value_bits=3),
 }
-"""``kXvY``: X-bit keys, Y-bit values; ``nc``: the decoder corrects norms."""
+"""``kXvY``: X-bit keys, Y-bit values; ``nc``: the decoder corrects norms.
+
+LMCache 0.5.6 has these presets too."""
+
+CALIBRATED_PRESETS = {
+    "turboquant_4bit_cc": Preset(key_bits=4, value_bits=4, is_calibrated=True),
+    "turboquant_k4v3_cc": Preset(key_bits=4, value_bits=3, is_calibrated=True),
+    "turboquant_k3v4_cc": Preset(key_bits=3, value_bits=4, is_calibrated=True),
+    "turboquant_3bit_cc": Preset(key_bits=3, value_bits=3, is_calibrated=True),
+    "turboquant_k3v2_cc": Preset(key_bits=3, value_bits=2, is_calibrated=True),
+    "turboquant_2bit_cc": Preset(key_bits=2, value_bits=2, is_calibrated=True),
+}
+"""``cc``: chunk-calibrated; these need framed payloads."""
+
+ALL_PRESETS = PRESETS | CALIBRATED_PRESETS
 
 DEFAULT_PRESET = "turboquant_k8v4"
 
@@ -58,10 +77,15 @@ class KeyField:
     Attributes:
         bits: Bits a dimension.
         dim: Dimensions of the vector.
+        is_calibrated: Whether the field's head has statistics, ``2 * dim`` numbers,
+            and the sign of a norm tells whether the vector is relative to them.
+        rope_theta: Base of the rotary embedding that the vectors carry; 0: none.
     """
 
     bits: int
     dim: int
+    is_calibrated: bool = False
+    rope_theta: float = 0.0
 
     @cached_property
     def is_fp8(self) -> bool:
@@ -77,6 +101,11 @@ class KeyField:
     def num_bytes(self) -> int:
         """Bytes of the field."""
         return self.norm_offset + (0 if self.is_fp8 else FP16_BYTES)
+
+    @cached_property
+    def num_statistics(self) -> int:
+        """Numbers that all vectors of one head and layer share."""
+        return 2 * self.dim if self.is_calibrated else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +148,8 @@ class SlotLayout:
     Attributes:
         key: The first vector's field.
         value: The second vector's field: of a value; of a key, where both
-            vectors are keys (the two parts of a latent); or None, where the
-            slot holds one vector only.
+            vectors are keys (the two parts of a latent) or values are quantised
+            like keys; or None, where the slot holds one vector only.
     """
 
     key: KeyField
@@ -128,7 +157,14 @@ class SlotLayout:
 
     @classmethod
     def for_preset(
-        cls, preset: Preset, head_dim: int, value_dim: int, *, keys_only: bool
+        cls,
+        preset: Preset,
+        head_dim: int,
+        value_dim: int,
+        *,
+        keys_only: bool,
+        is_calibrated: bool = False,
+        rope_theta: float = 0.0,
     ) -> "SlotLayout":
         """Lay out the slot of a preset.
 
@@ -136,15 +172,22 @@ class SlotLayout:
             preset: Bit widths.
             head_dim: Dimensions of the first vector.
             value_dim: Dimensions of the second vector; 0 where there is none.
-            keys_only: Whether the second vector is quantised as a key too.
+            keys_only: Whether the second vector is a key too.
+            is_calibrated: Whether keys have statistics.
+            rope_theta: Base of the rotary embedding of the first vector.
 
         Returns:
             The layout.
         """
-        key = KeyField(bits=preset.key_bits, dim=head_dim)
+        bits = preset.key_bits
+        key = KeyField(
+            bits=bits, dim=head_dim, is_calibrated=is_calibrated, rope_theta=rope_theta
+        )
         value: Field | None = None
         if value_dim and keys_only:
-            value = KeyField(bits=preset.key_bits, dim=value_dim)
+            value = KeyField(bits=bits, dim=value_dim, is_calibrated=is_calibrated)
+        elif value_dim and preset.is_calibrated:
+            value = KeyField(bits=preset.value_bits, dim=value_dim)
         elif value_dim:
             value = ValueField(bits=preset.value_bits, dim=value_dim)
         return cls(key=key, value=value)
@@ -170,3 +213,10 @@ class SlotLayout:
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next: ``used_bytes`` rounded up to even."""
         return self.used_bytes + self.used_bytes % 2
+
+    @cached_property
+    def num_statistics(self) -> int:
+        """Numbers of one head and layer that its slots are relative to."""
+        value = self.value
+        in_value = value.num_statistics if isinstance(value, KeyField) else 0
+        return self.key.num_statistics + in_value

@@ -58,8 +58,8 @@ class TurboQuantCodec:
             raise TypeError(
                 f"TurboQuant expects a TurboQuantSerdeConfig, got {_kind(config)}"
             )
-        config.require_presets()
         self._config = replace(config, framed=True)
+        self._config.require_presets()
         self._device = parse_device(config.cuda_device)
         self._threads = config.cpu_threads or available_cores()
 

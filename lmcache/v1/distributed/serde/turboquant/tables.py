@@ -99,6 +99,33 @@ def rotation_signs(head_dim: int, layer: int) -> torch.Tensor:
     return torch.from_numpy((draws & 1).astype(np.float32) * 2 - 1)
 
 
+@lru_cache(maxsize=16)
+def rotary(
+    head_dim: int, theta: float, num_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rotary embedding's angles as cosines and sines.
+
+    Dimensions ``i`` and ``i + head_dim / 2`` are a pair, which the embedding turns
+    by ``theta ** (-2 * i / head_dim)`` from each token to the next.
+
+    Args:
+        head_dim: Dimensions of a head vector.
+        theta: Base of the embedding.
+        num_tokens: Tokens; the first has the angle 0.
+
+    Returns:
+        Two float32 tensors ``[num_tokens, head_dim / 2]``, on the CPU, rounded
+        from float64.
+    """
+    pairs = np.arange(head_dim // 2, dtype=np.float64)
+    angles = np.outer(np.arange(num_tokens), theta ** (-2 * pairs / head_dim))
+    cosines, sines = np.cos(angles), np.sin(angles)
+    return (
+        torch.from_numpy(cosines.astype(np.float32)),
+        torch.from_numpy(sines.astype(np.float32)),
+    )
+
+
 @lru_cache(maxsize=64)
 def hartley(order: int) -> tuple[tuple[float, ...], ...]:
     """Return the orthonormal discrete Hartley matrix.

@@ -7,6 +7,7 @@ restores wrong tensors, or works for 16 seconds on a header of 120 bytes.
 
 # Standard
 from dataclasses import replace
+import math
 import struct
 import time
 import tracemalloc
@@ -104,8 +105,8 @@ HOSTILE = {
     "b27-tokens": (huge_split(1, 2**30), "cut short"),
     "b27-layers": (huge_split(2**30, 1), "cut short"),
     "b27-width": (forge(replace(RECORD, shape=(2, 4, 20, HUGE))), "divisible"),
-    "b27-volume": (forge(replace(RECORD, shape=(HUGE,) * 8)), "no tensor"),
-    "b27-nothing": (forge(replace(RECORD, shape=(HUGE,) * 7 + (0,))), "no tensor"),
+    "b27-volume": (forge(replace(RECORD, shape=(HUGE,) * 7)), "no tensor"),
+    "b27-nothing": (forge(replace(RECORD, shape=(HUGE,) * 6 + (0,))), "no tensor"),
     "b27-payload": (forge(replace(RECORD, payload_bytes=2**63)), "contradicts"),
     "b27-total": (forge(RECORD, total_bytes=2**63), "not 9223372036854775808"),
     "b27-tensors": (forge(*[RECORD] * 1024), "contradicts"),
@@ -133,8 +134,12 @@ HOSTILE = {
     "b26-code": (patched(40, b"\x63"), "unknown code 99 of preset"),
     "dimensions": (patched(43, b"\x09"), "9 dimensions"),
     "reserved": (patched(14, b"\x01"), "reserved bytes are not zero"),
-    "unused-size": (patched(44 + 4 * 7, b"\x01"), "reserved bytes are not zero"),
-    "side-table": (patched(88, b"\x01"), "reserved bytes are not zero"),
+    "unused-size": (patched(44 + 4 * 6, b"\x01"), "reserved bytes are not zero"),
+    "rope-tiny": (patched(72, b"\x01"), "rope_theta must be 0 or a number from 1"),
+    "rope-nan": (patched(74, b"\xc0\x7f"), "rope_theta must be 0 or a number from 1"),
+    "rope-minus": (patched(75, b"\x80"), "reserved bytes are not zero"),
+    "rope-unused": (forge(replace(RECORD, rope_theta=1e4)), "contradicts"),
+    "side-table": (patched(88, b"\x01"), "contradicts"),
 }
 
 
@@ -185,11 +190,13 @@ RECORDS = st.builds(
     preset=st.sampled_from(list(PRESET_CODES)),
     kv_layout=st.sampled_from(list(KV_LAYOUT_CODES)),
     dtype=st.sampled_from(list(DTYPE_CODES)),
-    shape=st.lists(SIZES, max_size=8).map(tuple),
+    shape=st.lists(SIZES, max_size=7).map(tuple),
+    rope_theta=st.sampled_from([0.0, 1.0, 1e4, -1.0, math.nan, math.inf]),
     head_dim=st.sampled_from([0, 1, 8, 64, 512, 1024, 65_535]),
     value_head_dim=st.sampled_from([0, 1, 8, 64, 512, 1024, 65_535]),
     quant_start=SIZES,
     quant_end=SIZES,
+    side_table_bytes=st.sampled_from([0, 256, 512, HUGE]),
     payload_bytes=st.sampled_from([0, 1, 108, 2**32, 2**64 - 1]),
 )
 
