@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of the keys of one object, and keys relative to them.
+"""Statistics of the keys of one object, keys relative to them, and keys that are kept.
 
 An object holds many tokens, so the encoder can see what the keys of a head have in
 common: a mean, and dimensions that vary more than others. It stores both, and
@@ -32,8 +32,8 @@ MIN_SQUARE = 2.0**-100
 """A token whose squared distance from the mean is smaller has no weight."""
 
 
-def measure(rows: torch.Tensor, field: KeyField) -> torch.Tensor:
-    """Measure what the keys of each head have in common.
+def measure(rows: torch.Tensor, field: KeyField) -> tuple[torch.Tensor, torch.Tensor]:
+    """Measure what the keys of each head have in common, and how far each is off.
 
     With ``z`` the keys, turned where that makes the mean longer:
 
@@ -45,12 +45,15 @@ def measure(rows: torch.Tensor, field: KeyField) -> torch.Tensor:
     A token far from the others has little weight. Tokens with a NaN or an infinity
     have none. The fourth root makes the error of rotated coordinates least.
 
+    The distance of a key is ``|d|^2 / |z|^2``; 0 where it is zero or not finite.
+
     Args:
         rows: float32 ``[tokens, heads, dim]``, finite numbers within float16.
         field: Byte layout of the field.
 
     Returns:
-        bfloat16 ``[heads, 2 * dim]``.
+        Statistics, bfloat16 ``[heads, 2 * dim]``, and distances, float32
+        ``[tokens, heads]``.
     """
     is_finite = rows.isfinite().all(dim=-1, keepdim=True)
     finite = torch.where(is_finite, rows, 0).double()
@@ -71,7 +74,61 @@ def measure(rows: torch.Tensor, field: KeyField) -> torch.Tensor:
     spreads = torch.where(average > 0, relative**0.25, 1).clamp(min=MIN_SPREAD)
     half = field.dim // 2
     spreads[..., :half] *= torch.where(is_turned, -1, 1)
-    return torch.cat([means + shifts, spreads], dim=-1).bfloat16()
+    statistics = torch.cat([means + shifts, spreads], dim=-1).bfloat16()
+    lengths = finite.square().sum(dim=-1)
+    distances = squares.squeeze(-1) / torch.where(lengths > 0, lengths, torch.inf)
+    return statistics, distances.float()
+
+
+def farthest(distances: torch.Tensor, count: int) -> torch.Tensor:
+    """Choose the keys that are kept: those of the largest distances.
+
+    Few keys lie far from the mean of their head; the first of a sequence, which
+    attention uses as a sink, is one. Their errors cost more than others'.
+
+    Args:
+        distances: float32 ``[tokens, heads]`` of :func:`measure`.
+        count: Keys of a head.
+
+    Returns:
+        Indices of tokens, int64 ``[heads, count]``, ascending. Of equal distances
+        the earlier one wins.
+    """
+    order = distances.argsort(dim=0, descending=True, stable=True)
+    return order[:count].sort(dim=0).values.T
+
+
+def kept_rows(rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Pick the kept keys.
+
+    Args:
+        rows: ``[tokens, heads, dim]``.
+        positions: Indices of tokens ``[heads, count]``.
+
+    Returns:
+        ``[heads, count, dim]``.
+    """
+    index = positions.T.long().unsqueeze(-1).expand(-1, -1, rows.shape[-1])
+    return rows.gather(0, index).transpose(0, 1)
+
+
+def put_back(
+    rows: torch.Tensor, kept: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """Put the kept keys where they were.
+
+    Args:
+        rows: float32 ``[tokens, heads, dim]``.
+        kept: ``[heads, count, dim]``.
+        positions: Indices of tokens ``[heads, count]``; one that is out of range
+            means the nearest that is in it.
+
+    Returns:
+        The rows with those of ``positions`` replaced.
+    """
+    index = positions.T.long().clamp(0, rows.shape[0] - 1).unsqueeze(-1)
+    source = kept.transpose(0, 1).to(rows.dtype)
+    return rows.scatter(0, index.expand(-1, -1, rows.shape[-1]), source)
 
 
 def to_relative(

@@ -24,7 +24,6 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
 
 _DEVICE_NAME = re.compile(r"(\d+|[a-z]+(:\d+)?)?")
 
-
 KV_LAYOUTS = {
     "auto": "a split or an opaque tensor",
     "split": "[2, layers, tokens, heads * head_dim]",
@@ -98,8 +97,7 @@ class TensorRule:
         if self.preset not in ALL_PRESETS:
             raise ValueError(
                 f"Unsupported TurboQuant preset {self.preset!r}, expected one of "
-                f"{', '.join(ALL_PRESETS)}"
-                f"{did_you_mean(self.preset, list(ALL_PRESETS))}"
+                f"{', '.join(ALL_PRESETS)}{did_you_mean(self.preset, [*ALL_PRESETS])}"
             )
         return ALL_PRESETS[self.preset]
 

@@ -94,7 +94,7 @@ class TensorRecord:
         value_head_dim: Dimensions of a value.
         quant_start: First compressed layer.
         quant_end: Layer after the last compressed one.
-        side_table_bytes: Bytes of the statistics within the payload.
+        side_table_bytes: Bytes of the side table within the payload.
         payload_bytes: Bytes of the payload.
     """
 
@@ -141,7 +141,7 @@ class TensorRecord:
             value_head_dim=geometry.value_dim,
             quant_start=layout.quant_start,
             quant_end=layout.quant_end,
-            side_table_bytes=layout.side_table_bytes,
+            side_table_bytes=layout.side_table.num_bytes,
             payload_bytes=layout.payload_bytes,
         )
 

@@ -3,9 +3,8 @@
 
 A payload is ``raw first layers | compressed layers | raw last layers``. A raw group
 holds its layers' keys, then their values, ``[layers, tokens, heads, dim]`` each,
-unchanged. Compressed layers are ``side table | slots``: statistics
-``[layers, heads, numbers]`` of bfloat16, where the preset is calibrated, and slots
-``[layers, padded tokens, heads, slot]``.
+unchanged. Compressed layers are a side table, where the preset is calibrated, and
+slots ``[layers, padded tokens, heads, slot]``.
 """
 
 # Standard
@@ -23,6 +22,7 @@ from lmcache.v1.distributed.serde.turboquant.config import (
     TurboQuantSerdeConfig,
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVGeometry, geometry_of
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTableLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 MIN_CALIBRATED_TOKENS = 64
@@ -32,7 +32,12 @@ Statistics take 32 bits a key dimension of a head: of 64 tokens, half a bit each
 where they are worth one.
 """
 
-STATISTICS_DTYPE = torch.bfloat16
+TOKENS_PER_KEPT_ROW = 128
+"""Of so many tokens of a head one key is kept in the side table, and at least one.
+
+Wider keys count one for each ``head_dim`` tokens, so that those kept take no more
+bytes than the statistics in an object of 256 tokens.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,21 +151,21 @@ class PayloadLayout:
         )
 
     @cached_property
-    def side_table_shape(self) -> tuple[int, int, int]:
-        """Shape of the statistics: ``[layers, heads, numbers]``."""
-        num_layers = self.quant_end - self.quant_start
-        return num_layers, self.geometry.num_heads, self.slot.num_statistics
-
-    @cached_property
-    def side_table_bytes(self) -> int:
-        """Bytes of the statistics."""
-        return math.prod(self.side_table_shape) * STATISTICS_DTYPE.itemsize
+    def side_table(self) -> SideTableLayout:
+        """Layout of the side table; it has no bytes where nothing is calibrated."""
+        tokens_per_row = max(TOKENS_PER_KEPT_ROW, self.geometry.key_dim)
+        return SideTableLayout(
+            num_layers=self.quant_end - self.quant_start,
+            num_heads=self.geometry.num_heads,
+            num_kept=max(1, self.geometry.num_tokens // tokens_per_row),
+            fields=self.slot.calibrated_fields,
+        )
 
     @cached_property
     def side_table_span(self) -> slice:
-        """Byte range of the statistics."""
+        """Byte range of the side table."""
         start = self.quant_start * self.raw_layer_bytes
-        return slice(start, start + self.side_table_bytes)
+        return slice(start, start + self.side_table.num_bytes)
 
     @cached_property
     def slots_span(self) -> slice:

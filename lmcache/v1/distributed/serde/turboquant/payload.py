@@ -14,10 +14,7 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
-from lmcache.v1.distributed.serde.turboquant.layout import (
-    STATISTICS_DTYPE,
-    PayloadLayout,
-)
+from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
@@ -39,13 +36,14 @@ def write_payload(
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
+    payload[layout.side_table_span] = 0
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
-    table = _side_table(payload, layout)
+    table = layout.side_table.parts(payload[layout.side_table_span])
     if cpu.supports(views, slots):
         cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads, table)
-    elif table is not None:
+    elif table:
         reference.encode_layers(views, slots, layout.slot, layout.quant_start, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -71,10 +69,10 @@ def read_payload(
         return
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
-    table = _side_table(payload, layout)
+    table = layout.side_table.parts(payload[layout.side_table_span])
     if cpu.supports(views, slots):
         cpu.decode_layers(slots, views, layout.slot, layout.quant_start, threads, table)
-    elif table is not None:
+    elif table:
         reference.decode_layers(slots, views, layout.slot, layout.quant_start, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
@@ -98,14 +96,6 @@ def _gpu_or_reference(
 def _has_triton() -> bool:
     """Return whether Triton is installed."""
     return find_spec("triton") is not None
-
-
-def _side_table(payload: torch.Tensor, layout: PayloadLayout) -> torch.Tensor | None:
-    """View the statistics of a payload as numbers, if there are any."""
-    if not layout.side_table_bytes:
-        return None
-    part = payload[layout.side_table_span]
-    return part.view(STATISTICS_DTYPE).view(layout.side_table_shape)
 
 
 def _raw_parts(

@@ -13,14 +13,15 @@ import torch
 # First Party
 from lmcache.v1.distributed.serde.turboquant import calibration, tables
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
+from lmcache.v1.distributed.serde.turboquant.packing import pack, unpack
 from lmcache.v1.distributed.serde.turboquant.rotation import (
     rotate,
     row_norms,
     unrotate,
 )
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 from lmcache.v1.distributed.serde.turboquant.slot import (
     FP16_BYTES,
-    INDICES_PER_PACK,
     Field,
     KeyField,
     SlotLayout,
@@ -37,7 +38,7 @@ def encode_layers(
     slots: torch.Tensor,
     slot: SlotLayout,
     first_layer: int,
-    side_table: torch.Tensor | None = None,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Quantise layers into slots.
 
@@ -48,18 +49,21 @@ def encode_layers(
             written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
-        side_table: bfloat16 ``[layers, heads, slot.num_statistics]``, which is
-            written, where the slot has statistics.
+        side_table: A part, which is written, for each calibrated field.
     """
     slots[..., slot.used_bytes :] = 0
-    for view, field, start, statistics in _fields(views, slot, side_table):
+    for view, field, start, part in _fields(views, slot, side_table):
         stored = slots[..., start : start + field.num_bytes]
         for index in range(slots.shape[0]):
-            rows, shared = view[index].float(), None
-            if statistics is not None and isinstance(field, KeyField):
-                shared = statistics[index]
-                shared[:] = calibration.measure(_saturated(rows, FP16_MAX), field)
-            stored[index] = encode_field(rows, field, first_layer + index, shared)
+            rows, statistics = view[index].float(), None
+            if part is not None and isinstance(field, KeyField):
+                statistics = part.statistics[index]
+                rows = _saturated(rows, FP16_MAX)
+                statistics[:], distances = calibration.measure(rows, field)
+                positions = calibration.farthest(distances, part.positions.shape[-1])
+                part.positions[index] = positions
+                part.rows[index] = calibration.kept_rows(rows, positions)
+            stored[index] = encode_field(rows, field, first_layer + index, statistics)
 
 
 def decode_layers(
@@ -67,7 +71,7 @@ def decode_layers(
     views: KVViews,
     slot: SlotLayout,
     first_layer: int,
-    side_table: torch.Tensor | None = None,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Restore layers from slots.
 
@@ -77,13 +81,16 @@ def decode_layers(
             element is written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
-        side_table: What :func:`encode_layers` wrote, where the slot has statistics.
+        side_table: What :func:`encode_layers` wrote.
     """
-    for view, field, start, statistics in _fields(views, slot, side_table):
+    for view, field, start, part in _fields(views, slot, side_table):
         stored = slots[..., start : start + field.num_bytes]
         for index in range(slots.shape[0]):
-            shared = None if statistics is None else statistics[index]
-            rows = decode_field(stored[index], field, first_layer + index, shared)
+            statistics = None if part is None else part.statistics[index]
+            rows = decode_field(stored[index], field, first_layer + index, statistics)
+            if part is not None:
+                kept, positions = part.rows[index], part.positions[index]
+                rows = calibration.put_back(rows, kept, positions)
             view[index] = _to_dtype(rows, view.dtype)
 
 
@@ -165,61 +172,17 @@ def decode_field(
     return torch.where(norms.signbit(), restored, rows)
 
 
-def pack(indices: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack indices, lowest bits first.
-
-    Eight indices make one little-endian word of ``bits`` bytes: two nibbles a
-    byte at 4 bits, a 24-bit word at 3 bits.
-
-    Args:
-        indices: int64 tensor ``[..., n]`` of values below ``2 ** bits``;
-            ``n`` is a multiple of 8.
-        bits: Bits an index, at most 4.
-
-    Returns:
-        uint8 tensor ``[..., n * bits / 8]``.
-    """
-    num_groups = indices.shape[-1] // INDICES_PER_PACK
-    groups = indices.unflatten(-1, (num_groups, INDICES_PER_PACK))
-    shifts = torch.arange(INDICES_PER_PACK, device=indices.device) * bits
-    words = (groups << shifts).sum(dim=-1, keepdim=True)
-    byte_shifts = torch.arange(bits, device=indices.device) * 8
-    return ((words >> byte_shifts) & 0xFF).to(torch.uint8).flatten(-2)
-
-
-def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """Undo :func:`pack`.
-
-    Args:
-        packed: uint8 tensor ``[..., n * bits / 8]``.
-        bits: Bits an index, at most 4.
-
-    Returns:
-        int64 tensor ``[..., n]``.
-    """
-    groups = packed.long().unflatten(-1, (packed.shape[-1] // bits, bits))
-    byte_shifts = torch.arange(bits, device=packed.device) * 8
-    words = (groups << byte_shifts).sum(dim=-1, keepdim=True)
-    shifts = torch.arange(INDICES_PER_PACK, device=packed.device) * bits
-    return ((words >> shifts) & (2**bits - 1)).flatten(-2)
-
-
 def _fields(
-    views: KVViews, slot: SlotLayout, side_table: torch.Tensor | None
-) -> list[tuple[torch.Tensor, Field, int, torch.Tensor | None]]:
-    """Pair each view with its field, the field's offset and its statistics."""
-    keys, values = views
-    key_part = value_part = None
-    if side_table is not None and slot.num_statistics:
-        key_part = side_table[..., : slot.key.num_statistics]
-        value_part = side_table[..., slot.key.num_statistics :]
-    fields: list[tuple[torch.Tensor, Field, int, torch.Tensor | None]] = [
-        (keys, slot.key, 0, key_part)
-    ]
-    if values is not None and slot.value is not None:
-        has_part = slot.num_statistics > slot.key.num_statistics
-        part = value_part if has_part else None
-        fields.append((values, slot.value, slot.value_offset, part))
+    views: KVViews, slot: SlotLayout, side_table: tuple[SideTablePart, ...]
+) -> list[tuple[torch.Tensor, Field, int, SideTablePart | None]]:
+    """Pair each view with its field, the field's offset and its side table."""
+    fields: list[tuple[torch.Tensor, Field, int, SideTablePart | None]] = []
+    parts = iter(side_table)
+    offsets = (0, slot.value_offset)
+    for view, field, offset in zip(views, (slot.key, slot.value), offsets, strict=True):
+        if view is not None and field is not None:
+            is_calibrated = isinstance(field, KeyField) and field.is_calibrated
+            fields.append((view, field, offset, next(parts) if is_calibrated else None))
     return fields
 
 

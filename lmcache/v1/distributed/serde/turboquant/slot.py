@@ -215,8 +215,7 @@ class SlotLayout:
         return self.used_bytes + self.used_bytes % 2
 
     @cached_property
-    def num_statistics(self) -> int:
-        """Numbers of one head and layer that its slots are relative to."""
-        value = self.value
-        in_value = value.num_statistics if isinstance(value, KeyField) else 0
-        return self.key.num_statistics + in_value
+    def calibrated_fields(self) -> tuple[KeyField, ...]:
+        """The fields that have statistics."""
+        fields = (self.key, self.value)
+        return tuple(x for x in fields if isinstance(x, KeyField) and x.is_calibrated)

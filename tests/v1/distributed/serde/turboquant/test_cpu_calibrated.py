@@ -18,6 +18,10 @@ from lmcache.v1.distributed.serde.turboquant import (
     reference,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
+from lmcache.v1.distributed.serde.turboquant.side_table import (
+    SideTableLayout,
+    SideTablePart,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import (
     CALIBRATED_PRESETS,
     KeyField,
@@ -34,6 +38,7 @@ from tests.v1.distributed.serde.turboquant.helpers import (
 )
 
 FIRST_LAYER = 5
+KEPT = 3
 THETA = 10000.0
 
 CASES = [
@@ -78,23 +83,27 @@ def cpu_encode(views, slot: SlotLayout, threads: int = 1):
     layers, tokens, heads, _ = views[0].shape
     shape = (layers, tokens, heads, slot.slot_bytes)
     slots = torch.full(shape, POISONS[threads % 2], dtype=torch.uint8)
-    table = torch.full((layers, heads, slot.num_statistics), float("nan"))
-    table = table.bfloat16()
+    layout = SideTableLayout(
+        num_layers=layers, num_heads=heads, num_kept=KEPT, fields=slot.calibrated_fields
+    )
+    data = torch.full((layout.num_bytes,), POISONS[threads % 2], dtype=torch.uint8)
+    table = layout.parts(data)
     cpu.encode_layers(views, slots, slot, FIRST_LAYER, threads, table)
     return slots, table
 
 
-def specified_slots(views, slot: SlotLayout, table: torch.Tensor) -> torch.Tensor:
+def specified_slots(
+    views, slot: SlotLayout, table: tuple[SideTablePart, ...]
+) -> torch.Tensor:
     """What the reference makes of keys, given their statistics."""
     layers, tokens, heads, _ = views[0].shape
     slots = torch.zeros(layers, tokens, heads, slot.slot_bytes, dtype=torch.uint8)
-    first = 0
+    parts = iter(table)
     for view, (field, start) in zip(views, slot.fields, strict=True):
         assert isinstance(field, KeyField)
-        part = table[..., first : first + field.num_statistics]
-        first += field.num_statistics
+        part = next(parts) if field.is_calibrated else None
         for layer in range(layers):
-            shared = part[layer] if field.is_calibrated else None
+            shared = part.statistics[layer] if part else None
             rows, index = view[layer].float(), FIRST_LAYER + layer
             slots[layer, ..., start : start + field.num_bytes] = reference.encode_field(
                 rows, field, index, shared
@@ -116,15 +125,20 @@ def test_statistics(tokens: int, heads: int, dim: int, theta: float) -> None:
     for dtype in KV_DTYPES:
         keys = biased_keys(tokens, heads, dim).to(dtype)
         slot = slot_of("turboquant_4bit_cc", dim, theta)
-        _, table = cpu_encode((keys, keys), slot, threads=2)
+        _, (table,) = cpu_encode((keys, keys), slot, threads=2)
         for layer in range(2):
             rows = keys[layer].float()
             limit = torch.finfo(torch.float16).max
             rows = torch.where(rows.isfinite(), rows.clamp(-limit, limit), rows)
-            specified = calibration.measure(rows, slot.key)
-            assert torch.equal(table[layer].signbit(), specified.signbit())
-            ours, exact = (x.view(torch.int16).int() for x in (table[layer], specified))
+            specified, distances = calibration.measure(rows, slot.key)
+            found = table.statistics[layer]
+            assert torch.equal(found.signbit(), specified.signbit())
+            ours, exact = (x.view(torch.int16).int() for x in (found, specified))
             assert (ours - exact).abs().max() <= 1
+            positions = calibration.farthest(distances, KEPT)
+            assert torch.equal(table.positions[layer], positions.int())
+            kept = calibration.kept_rows(rows, positions).bfloat16()
+            assert torch.equal(table.rows[layer], kept)
 
 
 @pytest.mark.parametrize("preset", CALIBRATED_PRESETS)
@@ -155,7 +169,11 @@ def test_threads_do_not_change_bytes(threads: int) -> None:
     slots, table = cpu_encode((keys, keys), slot)
     again, table_again = cpu_encode((keys, keys), slot, threads)
     assert torch.equal(slots, again)
-    assert torch.equal(table.view(torch.int16), table_again.view(torch.int16))
+    for part, same in zip(table, table_again, strict=True):
+        assert torch.equal(part.statistics.signbit(), same.statistics.signbit())
+        assert torch.equal(part.statistics, same.statistics)
+        assert torch.equal(part.positions, same.positions)
+        assert torch.equal(part.rows, same.rows)
 
 
 def test_latents_have_two_sets_of_statistics() -> None:
@@ -163,7 +181,7 @@ def test_latents_have_two_sets_of_statistics() -> None:
     first = biased_keys(64, 1, 512).bfloat16()
     second = biased_keys(64, 1, 64, seed=7).bfloat16()
     slots, table = cpu_encode((first, second), slot, threads=2)
-    assert table.shape[-1] == 2 * (512 + 64) and not table.isnan().any()
+    assert [part.statistics.shape[-1] for part in table] == [2 * 512, 2 * 64]
     specified = specified_slots((first, second), slot, table)
     finite = first.isfinite().all(-1) & second.isfinite().all(-1)
     assert torch.equal(slots[finite], specified[finite])
@@ -173,8 +191,10 @@ def test_latents_have_two_sets_of_statistics() -> None:
 def test_keys_that_are_all_alike(strange: float) -> None:
     keys = torch.full((1, 64, 2, 16), strange)
     slot = slot_of("turboquant_4bit_cc", 16, THETA)
-    _, table = cpu_encode((keys, keys), slot)
-    assert torch.equal(table[0], calibration.measure(keys[0], slot.key))
+    _, (table,) = cpu_encode((keys, keys), slot)
+    specified, distances = calibration.measure(keys[0], slot.key)
+    assert torch.equal(table.statistics[0], specified)
+    assert torch.equal(table.positions[0], calibration.farthest(distances, KEPT).int())
 
 
 @pytest.mark.parametrize("preset", CALIBRATED_PRESETS)

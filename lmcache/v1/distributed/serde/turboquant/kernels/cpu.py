@@ -15,6 +15,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_ti
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_measure import (
     HEADS_PER_GROUP,
+    make_table_plan,
     measure_groups,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
@@ -36,6 +37,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_threads import (
     share_out,
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 from lmcache.v1.distributed.serde.turboquant.slot import Field, KeyField, SlotLayout
 
 _TILES_PER_SHARE = 64
@@ -69,7 +71,7 @@ def encode_layers(
     slot: SlotLayout,
     first_layer: int,
     threads: int,
-    side_table: torch.Tensor | None = None,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Quantise layers into slots: the bytes of ``reference.encode_layers``.
 
@@ -81,8 +83,8 @@ def encode_layers(
         first_layer: Index of the first layer within the tensor.
         threads: Threads to work with, as in ``cpu_threads.run``. The bytes do not
             depend on it.
-        side_table: bfloat16 ``[layers, heads, slot.num_statistics]``, contiguous,
-            which is written, where the slot has statistics.
+        side_table: A part of contiguous tensors, which is written, for each
+            calibrated field.
     """
     if not slots.numel():
         return
@@ -99,7 +101,7 @@ def decode_layers(
     slot: SlotLayout,
     first_layer: int,
     threads: int,
-    side_table: torch.Tensor | None = None,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Restore layers from slots, as ``reference.decode_layers`` does.
 
@@ -115,6 +117,9 @@ def decode_layers(
         return
     parts = _parts(views, slots, slot, first_layer, side_table)
     _run_on_tiles(decode_tiles, parts, _memory_of(slots), threads)
+    for part in parts:
+        if part.side_table is not None:
+            _put_back(part.view, part.side_table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +131,14 @@ class _Part:
         field: Byte layout of the field.
         plan: Where head vectors and fields are.
         layers: Indices of the layers within the tensor.
-        side_table: Statistics of a calibrated field, else None.
+        side_table: Side table of a calibrated field, else None.
     """
 
     view: torch.Tensor
     field: Field
     plan: Plan
     layers: range
-    side_table: torch.Tensor | None
+    side_table: SideTablePart | None
 
     @property
     def rotary(self) -> Rotary:
@@ -147,7 +152,7 @@ class _Part:
         """Statistics as they are in the side table now."""
         if self.side_table is None or not isinstance(self.field, KeyField):
             return NO_STATISTICS
-        return statistics_of(self.side_table, self.field)
+        return statistics_of(self.side_table.statistics, self.field)
 
 
 def _parts(
@@ -155,25 +160,22 @@ def _parts(
     slots: torch.Tensor,
     slot: SlotLayout,
     first_layer: int,
-    side_table: torch.Tensor | None,
+    side_table: tuple[SideTablePart, ...],
 ) -> list[_Part]:
-    """Pair each view with its field and the field's statistics."""
-    parts, start = [], 0
+    """Pair each view with its field and the field's side table."""
+    parts, tables = [], list(side_table)
     layers = range(first_layer, first_layer + slots.shape[0])
     for view, (field, offset) in zip(views, slot.fields, strict=False):
         if view is None:
             raise ValueError(f"Expected two views for slots of {slot}, got one")
-        statistics = None
+        table = None
         if isinstance(field, KeyField) and field.is_calibrated:
-            if side_table is None:
+            if not tables:
                 raise ValueError(f"Expected a side table for slots of {slot}")
-            statistics = side_table[..., start : start + field.num_statistics]
-            start += field.num_statistics
+            table = tables.pop(0)
         plan = make_plan(view, slots, slot, field, offset)
         parts.append(
-            _Part(
-                view=view, field=field, plan=plan, layers=layers, side_table=statistics
-            )
+            _Part(view=view, field=field, plan=plan, layers=layers, side_table=table)
         )
     return parts
 
@@ -186,15 +188,26 @@ def _measure(part: _Part, threads: int) -> None:
     work = partial(
         measure_groups,
         _memory_of(part.view),
-        _memory_of(table),
+        _memory_of(table.statistics),
         plan,
         part.rotary,
-        int(table.storage_offset()) * table.element_size(),
-        table.stride(1) * table.element_size(),
+        make_table_plan(table),
     )
     groups = len(part.layers) * -(-plan.num_heads // HEADS_PER_GROUP)
     shares = share_out(groups, threads, unit=1, least=1)
     run([partial(work, share.start, share.stop) for share in shares], threads)
+
+
+def _put_back(view: torch.Tensor, table: SideTablePart) -> None:
+    """Replace the keys that the side table holds."""
+    num_layers, num_heads, _ = table.positions.shape
+    layers = torch.arange(num_layers)[:, None, None]
+    heads = torch.arange(num_heads)[:, None]
+    positions = table.positions.long().clamp(0, view.shape[1] - 1)
+    limit = torch.finfo(view.dtype).max
+    rows = table.rows.float()
+    rows = torch.where(rows.isfinite(), rows.clamp(-limit, limit), rows)
+    view[layers, positions, heads] = rows.to(view.dtype)
 
 
 def _run_on_tiles(

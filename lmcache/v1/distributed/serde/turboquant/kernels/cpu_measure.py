@@ -5,6 +5,9 @@ A group of heads of a layer is measured at a time, by one thread and in the orde
 tokens, so that the sums do not depend on the number of threads.
 """
 
+# Standard
+from typing import NamedTuple
+
 # Third Party
 import numpy as np
 
@@ -42,9 +45,42 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_relative import (
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
     Rotary,
 )
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 
 HEADS_PER_GROUP = 8
 """Their sums stay in cache, and their keys of a token are often side by side."""
+
+
+class TablePlan(NamedTuple):
+    """Where the side table of a field is; offsets count bytes.
+
+    Attributes:
+        statistics_offset: First head's statistics.
+        rows_offset: First head's kept keys.
+        positions_offset: First head's positions.
+        kept: Keys that are kept of a head.
+    """
+
+    statistics_offset: int
+    rows_offset: int
+    positions_offset: int
+    kept: int
+
+
+def make_table_plan(table: SideTablePart) -> TablePlan:
+    """Write down where the kernel finds a side table of contiguous tensors.
+
+    Args:
+        table: Views of one payload.
+
+    Returns:
+        The plan.
+    """
+    statistics, rows, positions = (
+        int(x.storage_offset()) * x.element_size()
+        for x in (table.statistics, table.rows, table.positions)
+    )
+    return TablePlan(statistics, rows, positions, table.positions.shape[-1])
 
 
 @Kernel
@@ -53,8 +89,7 @@ def measure_groups(
     payload: np.ndarray,
     plan: Plan,
     rotary: Rotary,
-    table_offset: int,
-    head_bytes: int,
+    table: TablePlan,
     first_group: int,
     last_group: int,
     revision: int = SOURCE_REVISION,
@@ -66,8 +101,7 @@ def measure_groups(
         payload: Bytes of the payload.
         plan: Where keys are.
         rotary: Their angles.
-        table_offset: First head's statistics of the field in the payload.
-        head_bytes: From a head's statistics to the next head's.
+        table: Where the side table is.
         first_group: First group, counted over all compressed layers.
         last_group: Group after the last one.
         revision: See ``Kernel``.
@@ -78,6 +112,8 @@ def measure_groups(
     totals = np.empty(HEADS_PER_GROUP)
     means = np.empty_like(first_sums)
     turned = np.empty(shape, dtype=np.int32)
+    distances = np.empty((HEADS_PER_GROUP, table.kept), dtype=np.float32)
+    positions = np.empty(distances.shape, dtype=np.int64)
     row = new_doubled_row(plan.dim)
     offsets = np.empty((plan.dim // LANES, LANES), dtype=np.float32)
     groups = (plan.num_heads + HEADS_PER_GROUP - 1) // HEADS_PER_GROUP
@@ -90,16 +126,21 @@ def measure_groups(
         _add_keys(source, at, heads, plan, rotary, row, first_sums, second_sums, totals)
         _choose_centers(first_sums, second_sums, totals, plan, means, turned)
         _clear(first_sums, second_sums, totals)
+        distances[:] = -1.0
         _add_offsets(
             *(source, at, heads, plan, rotary, _bytes_of(means), _bytes_of(turned)),
-            *(row, offsets),
-            *(first_sums, second_sums, totals),
+            *(row, offsets, first_sums, second_sums, totals, distances, positions),
         )
-        table_at = table_offset + (layer * plan.num_heads + first_head) * head_bytes
+        first_head += layer * plan.num_heads
         for head in range(heads):
             _finish(
                 *(means[head], turned[head], first_sums[head], second_sums[head]),
-                *(totals[head], offsets, payload, table_at + head * head_bytes),
+                *(totals[head], offsets, payload),
+                table.statistics_offset + (first_head + head) * 4 * plan.dim,
+            )
+            _keep(
+                *(source, at + head * plan.head_stride, plan, row, payload, table),
+                *(first_head + head, positions[head]),
             )
 
 
@@ -188,10 +229,13 @@ def _add_offsets(
     sums: np.ndarray,
     squares: np.ndarray,
     totals: np.ndarray,
+    distances: np.ndarray,
+    positions: np.ndarray,
 ) -> None:
     """Add up the finite keys' offsets from the means and their squares, weighted.
 
-    The weight of a key is one over the square of its offset's norm.
+    The weight of a key is one over the square of its offset's norm. Positions
+    receives the tokens whose offsets are longest, compared with the keys.
     """
     chunks, half = plan.dim // LANES, plan.dim // 2
     cosines, sines = rotary.cosines, rotary.sines
@@ -199,8 +243,9 @@ def _add_offsets(
         at, angle = first_at + token * plan.token_stride, token * plan.dim
         for head in range(heads):
             if not load_doubled(source, at + head * plan.head_stride, plan, row):
+                _insert(np.float32(0), token, distances[head], positions[head])
                 continue
-            total = floats(0.0)
+            total = squares_of_keys = floats(0.0)
             for chunk in range(chunks):
                 dim = chunk * LANES
                 numbers = get_floats(row, dim)
@@ -209,10 +254,13 @@ def _add_offsets(
                     numbers = select(
                         is_turned(turned, head * plan.dim + dim), back, numbers
                     )
+                squares_of_keys = squares_of_keys + numbers * numbers
                 numbers = numbers - get_floats(means, head * plan.dim + dim)
                 put(offsets, chunk, numbers)
                 total = total + numbers * numbers
-            square = lane_sum(total)
+            square, length = lane_sum(total), lane_sum(squares_of_keys)
+            distance = square / length if length > 0 else np.float32(0)
+            _insert(distance, token, distances[head], positions[head])
             if square < MIN_SQUARE:
                 continue
             weight = np.float32(1.0) / square
@@ -222,6 +270,55 @@ def _add_offsets(
                 weighted = numbers * weight
                 add_to(sums, head * chunks + chunk, weighted)
                 add_to(squares, head * chunks + chunk, weighted * numbers)
+
+
+@part
+def _insert(
+    distance: float, token: int, distances: np.ndarray, positions: np.ndarray
+) -> None:
+    """Put a token into a list of the largest distances, in descending order."""
+    last = len(distances) - 1
+    if not distance > distances[last]:
+        return
+    while last > 0 and distance > distances[last - 1]:
+        distances[last], positions[last] = distances[last - 1], positions[last - 1]
+        last -= 1
+    distances[last], positions[last] = distance, token
+
+
+@part
+def _keep(
+    source: np.ndarray,
+    first_at: int,
+    plan: Plan,
+    row: np.ndarray,
+    payload: np.ndarray,
+    table: TablePlan,
+    head: int,
+    positions: np.ndarray,
+) -> None:
+    """Write the keys at some positions of one head, in ascending order.
+
+    Args:
+        source: Bytes of the keys.
+        first_at: The head's first key.
+        plan: Where keys are.
+        row: A doubled row, overwritten.
+        payload: Bytes of the payload.
+        table: Where the side table is.
+        head: Which head, counted over all compressed layers.
+        positions: Tokens, which are sorted.
+    """
+    positions.sort()
+    for i in range(table.kept):
+        index = head * table.kept + i
+        load_doubled(source, first_at + positions[i] * plan.token_stride, plan, row)
+        for dim in range(0, plan.dim, LANES):
+            at = table.rows_offset + 2 * (index * plan.dim + dim)
+            write_row_of_halves(payload, at, to_bfloat16(get_floats(row, dim)))
+        at = table.positions_offset + 4 * index
+        for byte in range(4):
+            payload[at + byte] = (positions[i] >> (8 * byte)) & 0xFF
 
 
 @part
