@@ -276,6 +276,20 @@ def test_the_kept_keys_are_exact() -> None:
     assert not torch.equal(restored[0, 0, 1], tensor[0, 0, 1])
 
 
+@pytest.mark.parametrize("bits", DISTORTION)
+def test_averaged_vectors_are_unbiased(bits: int) -> None:
+    rows = gaussian(256, 1, 128)
+    slopes = []
+    for is_averaged in (True, False):
+        field = KeyField(bits=bits, dim=128, is_averaged=is_averaged)
+        restored = reference.decode_field(
+            reference.encode_field(rows, field, 0), field, 0
+        )
+        slopes.append(float((restored * rows).sum() / rows.square().sum()))
+    assert slopes[0] == pytest.approx(1, abs=2e-4)
+    assert slopes[1] == pytest.approx(1 - DISTORTION[bits] / 2, abs=0.004)
+
+
 def test_encoding_again_is_stable() -> None:
     tensor = (gaussian(2, 2, 128, 128) + 5 * gaussian(2, 2, 1, 128, seed=1)).float()
     once = codec("turboquant_4bit_cc")
