@@ -28,12 +28,8 @@ def write_payload(
         threads: Threads that the CPU backend works with.
     """
     views = kv_views(tensor, layout.geometry)
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        start = span.start
-        for view in _select(views, layers):
-            raw = view.reshape(-1).view(torch.uint8)
-            payload[start : start + raw.numel()] = raw
-            start += raw.numel()
+    for raw, stored in _raw_parts(views, payload, layout):
+        stored.copy_(raw)
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
@@ -43,8 +39,8 @@ def write_payload(
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     first_layer = layout.first_layer + layout.quant_start
     table = layout.side_table.parts(payload[layout.side_table_span])
-    if cpu.supports(views, slots) and not table:
-        cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
+    if cpu.supports(views, slots):
+        cpu.encode_layers(views, slots, layout.slot, first_layer, threads, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
         backend.encode_layers(views, slots, layout.slot, first_layer, table)
@@ -76,8 +72,8 @@ def read_payload(
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
     table = layout.side_table.parts(payload[layout.side_table_span])
-    if cpu.supports(views, slots) and not table:
-        cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
+    if cpu.supports(views, slots):
+        cpu.decode_layers(slots, views, layout.slot, first_layer, threads, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
         backend.decode_layers(slots, views, layout.slot, first_layer, table)
