@@ -2,6 +2,7 @@
 """One tensor's payload: raw layers by copy, the others by the fastest backend."""
 
 # Standard
+from collections.abc import Iterator
 from types import ModuleType
 
 # Third Party
@@ -59,13 +60,8 @@ def read_payload(
         threads: Threads that the CPU backend works with.
     """
     views = kv_views(tensor, layout.geometry)
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        start = span.start
-        for view in _select(views, layers):
-            stop = start + view.numel() * view.dtype.itemsize
-            # A clone starts at an address that every dtype is aligned to.
-            view.copy_(payload[start:stop].clone().view(view.dtype).view(view.shape))
-            start = stop
+    for raw, stored in _raw_parts(views, payload, layout):
+        raw.copy_(stored)
     if not layout.quantises:
         return
     slots = payload[layout.slots_span].view(layout.compressed_shape)
@@ -115,9 +111,22 @@ def _gpu_or_reference(
     return gpu if gpu.supports(views, slots, slot) else reference
 
 
-def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:
-    """Return those layers of keys, and of values where there are any."""
-    return [view[layers] for view in views if view is not None]
+def _raw_parts(
+    views: KVViews, payload: torch.Tensor, layout: PayloadLayout
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pair raw layers of each view, as bytes, with their place in the payload.
+
+    Bytes need no alignment.
+    """
+    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
+        start = span.start
+        for view in views:
+            if view is None or start == span.stop:
+                continue
+            raw = view[layers].view(torch.uint8)
+            stop = start + raw.numel()
+            yield raw, payload[start:stop].view(raw.shape)
+            start = stop
 
 
 def _quantised(views: KVViews, layout: PayloadLayout) -> KVViews:

@@ -82,7 +82,8 @@ def test_bytes_and_numbers_are_the_references(
     views = compressed_views(restored, layout)
     gpu.decode_layers(specified.to(DEVICE), views, layout.slot, 0)
     expected = compressed_views(reference_decode(specified, layout), layout)
-    for ours, theirs in zip(compressed_views(restored.cpu(), layout), expected):
+    found = compressed_views(restored.cpu(), layout)
+    for ours, theirs in zip(found, expected, strict=True):
         if theirs is not None:
             assert_restored_alike(ours, theirs, theirs.shape[-1])
 
