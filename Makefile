@@ -54,6 +54,7 @@ fuzz: .venv/dev/ready ## A million changed payloads: ARGS="--count ... --seed ..
 
 golden: .venv/dev/ready ## Freeze the payloads that have no file yet, with the code of .venv/dev
 	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.cases
+	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.calibrated_cases
 
 .venv/lint/ready: requirements/test.txt requirements/lint.txt
 	tools/venv .venv/lint lmcache==0.5.6 -r requirements/test.txt

@@ -26,7 +26,13 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
 )
 from lmcache.v1.distributed.serde.turboquant.standalone import TurboQuantCodec
 from lmcache.v1.distributed.serde.turboquant.tables import rotary
-from tests.v1.distributed.serde.turboquant.helpers import gaussian, unskipped
+from tests.v1.distributed.serde.turboquant.helpers import (
+    POISONS,
+    decode,
+    encode,
+    gaussian,
+    unskipped,
+)
 
 DISTORTION = {2: 0.11748, 3: 0.03455, 4: 0.009501}
 """Mean squared error of the Lloyd-Max quantiser of N(0, 1).
@@ -298,8 +304,45 @@ def test_encoding_again_is_stable() -> None:
     assert error(second, tensor) < 1.5 * error(first, tensor)
 
 
+@given(
+    preset=st.sampled_from(list(CALIBRATED_PRESETS)),
+    num_layers=st.integers(1, 4),
+    num_tokens=st.integers(1, 140),
+    num_heads=st.integers(1, 3),
+    head_dim=st.sampled_from([8, 24, 64, 80]),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
+    rope_theta=st.sampled_from([0.0, 1e4]),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_shape_through_the_serde(
+    preset: str,
+    num_layers: int,
+    num_tokens: int,
+    num_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    rope_theta: float,
+) -> None:
+    """Every byte is written, the same at every call; the estimate is exact."""
+    config = TurboQuantSerdeConfig(
+        preset=preset,
+        head_dim=head_dim,
+        framed=True,
+        skip_first_layers=1,
+        skip_last_layers=0,
+        rope_theta=rope_theta,
+    )
+    tensor = gaussian(2, num_layers, num_tokens, num_heads * head_dim).to(dtype)
+    payloads = [encode(tensor, config, poison) for poison in POISONS]
+    assert torch.equal(*payloads)
+    restored = decode(payloads[0], tensor, config)
+    assert torch.equal(restored[:, :1], tensor[:, :1])
+    if num_layers > 1:
+        assert error(restored[:, 1:].float(), tensor[:, 1:].float()) < 0.3
+
+
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_changed_side_table_is_found(position: int, bit: int) -> None:
     tensor = gaussian(2, 1, 64, 64).half()
     data = bytearray(codec("turboquant_3bit_cc").to_bytes(tensor))
