@@ -69,6 +69,7 @@ validate: .venv/dev/ready ## The paper's claims, one by one: ARGS=--document upd
 
 golden: .venv/dev/ready ## Freeze the payloads that have no file yet, with the code of .venv/dev
 	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.cases
+	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.calibrated_cases
 
 .venv/lint/ready: requirements/test.txt requirements/lint.txt
 	tools/venv .venv/lint lmcache==0.5.6 -r requirements/test.txt

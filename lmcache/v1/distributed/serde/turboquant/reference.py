@@ -225,7 +225,10 @@ def _fp16_bytes(numbers: torch.Tensor) -> torch.Tensor:
 
 def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
     """Read the float16 at ``offset`` of each field as float32 ``[..., 1]``."""
-    pair = stored[..., offset : offset + FP16_BYTES].contiguous()
+    # A clone starts at an even address, which one row of a slot may not.
+    pair = stored[..., offset : offset + FP16_BYTES].clone(
+        memory_format=torch.contiguous_format
+    )
     return pair.view(torch.float16).float()
 
 

@@ -217,4 +217,6 @@ def all_subjects() -> list[Subject]:
     subjects += [subject(f"auto {t}", (1, 2, 3, 13), t) for t in OPAQUE_DTYPES]
     subjects += [grouped_subject(preset) for preset in PRESET_NAMES]
     subjects += [subject("no tokens", (2, 3, 0, 128), torch.half)]
+    calibrated = {"preset": "turboquant_3bit_cc", "head_dim": 8, "rope_theta": 1e4}
+    subjects += [subject("calibrated", (2, 3, 64, 8), torch.half, **calibrated)]
     return subjects
