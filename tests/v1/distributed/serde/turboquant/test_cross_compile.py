@@ -40,41 +40,97 @@ the least shared memory and the fewest warps.
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 
+RELATIVE_CASES = [
+    (80, "bfloat16", "turboquant_4bit_cc", 0.0),
+    (86, "float16", "turboquant_2bit_cc", 1e4),
+    (89, "float32", "turboquant_3bit_cc", 1e4),
+    (90, "bfloat16", "turboquant_3bit_cc", 1e4),
+    (100, "float16", "turboquant_4bit_cc", 0.0),
+    (120, "bfloat16", "turboquant_2bit_cc", 1e4),
+]
+"""Calibrated presets, with and without a rotary embedding."""
+
 POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
 
 
 def compile_case(capability: int, dtype: str, preset: str, head_dim: int) -> None:
-    """Compile both kernels; needs a process where Triton does not interpret."""
+    """Compile encoding and decoding; needs a process where Triton does not interpret.
+
+    Args:
+        capability: Compute capability, times ten.
+        dtype: Element type of keys and values.
+        preset: Name of the preset.
+        head_dim: Dimensions of a vector.
+    """
+    # First Party
+    from lmcache.v1.distributed.serde.turboquant.kernels import gpu, gpu_plan
+    from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
+
+    slot = SlotLayout.for_preset(PRESETS[preset], head_dim, head_dim, keys_only=False)
+    plan = gpu_plan.plans_of(slot, have_same_rows=True)[0]
+    kernels = (gpu.encode_kernel, gpu.decode_kernel)
+    compile_pair(kernels, plan, dtype, capability, {})
+
+
+def compile_relative(capability: int, dtype: str, preset: str, theta: float) -> None:
+    """Compile the kernels of a calibrated preset; as :func:`compile_case`."""
+    # First Party
+    from lmcache.v1.distributed.serde.turboquant.kernels import (
+        gpu,
+        gpu_kept,
+        gpu_measure,
+        gpu_plan,
+    )
+    from lmcache.v1.distributed.serde.turboquant.slot import (
+        CALIBRATED_PRESETS,
+        SlotLayout,
+    )
+
+    slot = SlotLayout.for_preset(
+        CALIBRATED_PRESETS[preset],
+        128,
+        128,
+        keys_only=False,
+        is_calibrated=True,
+        rope_theta=theta,
+    )
+    no_table: dict[str, object] = {} if theta else {"rotary_ptr": None}
+    plans = gpu_plan.plans_of(slot, have_same_rows=True)
+    kernels = (gpu.encode_relative_kernel, gpu.decode_relative_kernel)
+    compile_pair(kernels, plans[0], dtype, capability, no_table)
+    compile_pair(
+        (gpu.encode_kernel, gpu.decode_kernel), plans[1], dtype, capability, {}
+    )
+    sizes: dict[str, object] = {"HALF": 64, "COLUMNS": 64, "TOKENS": 256}
+    sizes |= {"BLOCK_TOKENS": gpu_measure.BLOCK_TOKENS} | no_table
+    launch: dict[str, object] = {"num_warps": gpu_measure.NUM_WARPS}
+    compile_kernel(gpu_measure.measure_kernel, dtype, sizes, launch, capability)
+    sizes = {"DIM": 128, "COLUMNS": 128}
+    compile_kernel(gpu_kept.put_back_kernel, dtype, sizes, {"num_warps": 1}, capability)
+
+
+def compile_pair(
+    kernels: tuple[Any, Any],
+    plan: Any,
+    dtype: str,
+    capability: int,
+    constants: dict[str, object],
+) -> None:
+    """Compile an encoding and a decoding kernel for a plan."""
     # Third Party
     import torch
 
     # First Party
-    from lmcache.v1.distributed.serde.turboquant.kernels import gpu, gpu_launch
-    from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
+    from lmcache.v1.distributed.serde.turboquant.kernels import gpu_launch
 
-    slot = SlotLayout.for_preset(PRESETS[preset], head_dim, head_dim, keys_only=False)
-    version = divmod(capability, 10)
-    matrix = "*fp16" if dtype == "float16" else "*bf16"
-    kernels = {
-        gpu.encode_kernel: (gpu_launch.encode_options, "source_ptr", matrix),
-        gpu.decode_kernel: (gpu_launch.decode_options, "target_ptr", "*fp16"),
-    }
-    for kernel, (options_of, tensor_name, matrix_type) in kernels.items():
-        options = dict(options_of(slot, getattr(torch, dtype), version))
+    version, element = divmod(capability, 10), getattr(torch, dtype)
+    options_of = (gpu_launch.encode_options, gpu_launch.decode_options)
+    for kernel, options_for in zip(kernels, options_of, strict=True):
+        options = dict(options_for(plan, element, version))
         launch = {key: options.pop(key) for key in list(options) if key.islower()}
-        signature = dict.fromkeys(kernel.arg_names, "constexpr") | {
-            tensor_name: POINTERS[dtype],
-            "slots_ptr": "*u8",
-            "masks_ptr": "*i16",
-            "matrix_ptr": matrix_type,
-            "value_offset": "i64",
-            "layer_stride": "i64",
-            "row_stride": "i32",
-            "slots_stride": "i64",
-            "num_rows": "i32",
-        }
-        options["IS_SHORT"] = False
-        compile_kernel(kernel, signature, options, launch, capability)
+        options |= {"IS_SHORT": False} | constants
+        known = {key: options[key] for key in options if key in kernel.arg_names}
+        compile_kernel(kernel, dtype, known, launch, capability)
 
 
 def compile_checksum() -> None:
@@ -83,27 +139,19 @@ def compile_checksum() -> None:
     from lmcache.v1.distributed.serde.turboquant import checksum
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu_checksum
 
-    signature = {
-        "words_ptr": "*i32",
-        "total_ptr": "*i64",
-        "num_words": "i64",
-        "first_position": "i64",
-        "CONSTANTS": "constexpr",
-        "BLOCK_WORDS": "constexpr",
-    }
-    options: dict[str, object] = {
+    constants: dict[str, object] = {
         "CONSTANTS": checksum.CONSTANTS,
         "BLOCK_WORDS": gpu_checksum.BLOCK_WORDS,
     }
     launch: dict[str, object] = {"num_warps": gpu_checksum.NUM_WARPS}
     for capability in CAPABILITIES:
         kernel = gpu_checksum.checksum_kernel
-        compile_kernel(kernel, signature, options, launch, capability)
+        compile_kernel(kernel, "float16", constants, launch, capability)
 
 
 def compile_kernel(
     kernel: Any,
-    signature: dict[str, str],
+    dtype: str,
     constants: dict[str, object],
     launch: dict[str, object],
     capability: int,
@@ -114,6 +162,30 @@ def compile_kernel(
     from triton.compiler import ASTSource
     import triton
 
+    decodes = "LOOKUPS" in kernel.arg_names
+    # Rows relative to statistics are float32, which is split into bfloat16.
+    halves = dtype == "float16" and "statistics_ptr" not in kernel.arg_names
+    pointers = {
+        "source_ptr": POINTERS[dtype],
+        "target_ptr": POINTERS[dtype],
+        "slots_ptr": "*u8",
+        "masks_ptr": "*i16",
+        "matrix_ptr": "*fp16" if decodes or halves else "*bf16",
+        "statistics_ptr": "*bf16",
+        "rotary_ptr": "*fp32",
+        "distances_ptr": "*fp32",
+        "positions_ptr": "*i32",
+        "kept_ptr": "*bf16",
+        "words_ptr": "*i32",
+        "total_ptr": "*i64",
+    }
+    signature = {
+        name: "constexpr" if name in constants else pointers.get(name, "i64")
+        for name in kernel.arg_names
+    }
+    signature |= {
+        name: "i32" for name in ("num_rows", "num_heads") if name in signature
+    }
     source = ASTSource(kernel, signature, constexprs=constants)
     target = GPUTarget("cuda", capability, 32)
     compiled = triton.compile(source, target=target, options=launch)
@@ -123,7 +195,7 @@ def compile_kernel(
 def compile_elsewhere(calls: list[str]) -> str:
     """Make calls in a process of their own; return what went wrong."""
     environment = {key: os.environ[key] for key in os.environ if "TRITON" not in key}
-    code = f"from {__spec__.name} import compile_case, compile_checksum\n"
+    code = f"from {__spec__.name} import *\n"
     code += "\n".join(f"print({call!r}, flush=True); {call}" for call in calls)
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
@@ -132,7 +204,9 @@ def compile_elsewhere(calls: list[str]) -> str:
 
 
 def test_kernels_compile_for_every_generation() -> None:
-    calls = [f"compile_case{case}" for case in CASES] + ["compile_checksum()"]
+    calls = [f"compile_case{case}" for case in CASES]
+    calls += [f"compile_relative{case}" for case in RELATIVE_CASES]
+    calls.append("compile_checksum()")
     with ThreadPoolExecutor(2) as processes:
         failures = list(processes.map(compile_elsewhere, [calls[::2], calls[1::2]]))
     assert failures == ["", ""]

@@ -29,8 +29,8 @@ CENTROID_SCALE = {2: 1.9875, 3: 1.14449, 4: 1.260155}
 """Factors at which float16 represents the codebook of N(0, 1) best.
 
 The decoder divides by the norm of the centroid vector, so that any factor may
-be used. Rounding to float16 moves these centroids by 7e-6 (3 bits) and 6e-5
-(4 bits) of a coordinate's standard deviation, unscaled ones by 2e-4 to 3e-4.
+be used. Rounding to float16 moves these centroids by 1e-6 (2 bits), 7e-6 (3) and 6e-5
+(4) of a coordinate's standard deviation, unscaled ones by 2e-4 to 3e-4.
 """
 
 

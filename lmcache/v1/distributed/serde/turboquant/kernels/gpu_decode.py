@@ -170,12 +170,11 @@ def restore_indices(
     """Restore rows from codebook indices and norms, but for their signs.
 
     Args:
-        words: Tuple of chunks, int32 ``[rows, WIDTH / 8]``.
+        words: Result of :func:`load_codes`.
         norms: float32 ``[rows]``.
         matrix: ``gpu_rotation.load_matrix``.
-        FIELD, LOOKUPS: As ``FIRST`` and ``LOOKUPS`` of the kernel.
+        FIELD, LOOKUPS, PTX: As ``FIRST``, ``LOOKUPS`` and ``PTX`` of the kernel.
         ROTATION: ``WIDTH`` and ``HARTLEY``.
-        PTX: Whether PTX instructions are available.
 
     Returns:
         Tuple of chunks, float32 ``[rows, WIDTH]``.

@@ -105,8 +105,7 @@ def choose(distances_ptr, positions_ptr, num_tokens, num_kept, TOKENS: tl.conste
 def keep(
     source_ptr,
     token_stride,
-    positions_ptr,
-    kept_ptr,
+    places,
     num_kept,
     DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -116,17 +115,17 @@ def keep(
     Args:
         source_ptr: Keys of the head.
         token_stride: Elements from one token to the next.
-        positions_ptr: int32 ``[num_kept]``.
-        kept_ptr: bfloat16 ``[num_kept, DIM]``.
+        places: Pointers to the positions, int32 ``[num_kept]``, and to where the keys
+            go, bfloat16 ``[num_kept, DIM]``.
         num_kept: Keys to copy.
         DIM: Dimensions of a key.
         COLUMNS: ``DIM`` rounded up to a power of two.
     """
     column = tl.arange(0, COLUMNS)
     for place in range(num_kept):
-        token = tl.load(positions_ptr + place).to(tl.int64)
+        token = tl.load(places[0] + place).to(tl.int64)
         ptrs = source_ptr + token * token_stride + column
         key = gpu_tiles.to_half_range(
             tl.load(ptrs, column < DIM, other=0).to(tl.float32)
         )
-        tl.store(kept_ptr + place * DIM + column, key.to(tl.bfloat16), column < DIM)
+        tl.store(places[1] + place * DIM + column, key.to(tl.bfloat16), column < DIM)

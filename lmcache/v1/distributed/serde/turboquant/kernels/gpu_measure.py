@@ -26,9 +26,7 @@ _MIN_SQUARE = tl.constexpr(calibration.MIN_SQUARE)
 def measure(
     rows: torch.Tensor, part: SideTablePart, rotary: torch.Tensor | None
 ) -> None:
-    """Measure keys and keep the farthest, without waiting for the device.
-
-    As ``calibration.measure``, ``farthest`` and ``kept_rows`` do.
+    """Do as ``calibration.measure``, ``farthest`` and ``kept_rows``, on the device.
 
     Args:
         rows: Keys ``[layers, tokens, heads, dim]`` with at least one token.
@@ -153,20 +151,11 @@ def measure_kernel(
         is_turned,
         HALF,
     )
-    positions_ptr += index * num_kept
-    kept_ptr += index * num_kept * (2 * HALF)
+    places = positions_ptr + index * num_kept, kept_ptr + index * num_kept * (2 * HALF)
     tl.debug_barrier()
-    gpu_kept.choose(distances_ptr, positions_ptr, num_tokens, num_kept, TOKENS)
+    gpu_kept.choose(distances_ptr, places[0], num_tokens, num_kept, TOKENS)
     tl.debug_barrier()
-    gpu_kept.keep(
-        source_ptr,
-        token_stride,
-        positions_ptr,
-        kept_ptr,
-        num_kept,
-        2 * HALF,
-        2 * COLUMNS,
-    )
+    gpu_kept.keep(source_ptr, token_stride, places, num_kept, 2 * HALF, 2 * COLUMNS)
 
 
 @triton.jit
@@ -251,6 +240,5 @@ def _lengths(pair):
 @triton.jit
 def _where(condition, pair, other):
     """Choose both halves alike."""
-    return tl.where(condition, pair[0], other[0]), tl.where(
-        condition, pair[1], other[1]
-    )
+    first = tl.where(condition, pair[0], other[0])
+    return first, tl.where(condition, pair[1], other[1])

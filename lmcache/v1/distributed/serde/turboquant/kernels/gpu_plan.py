@@ -13,7 +13,6 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
     ValueField,
 )
 
-
 INDICES, LEVELS, FLOAT8 = range(3)
 """What the codes of a field are."""
 
