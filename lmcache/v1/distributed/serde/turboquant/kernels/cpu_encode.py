@@ -5,7 +5,10 @@
 import numpy as np
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import to_indices
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import (
+    from_indices,
+    to_indices,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     SOURCE_REVISION,
     Kernel,
@@ -38,6 +41,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     CALIBRATED_KEY,
     FLOAT8_KEY,
     NUM_BOUNDARIES,
+    NUM_CENTROIDS,
     VALUE,
     Constants,
     Plan,
@@ -49,6 +53,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_relative import (
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
     mix,
     row_norms,
+    row_sums,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     load_rows,
@@ -121,6 +126,9 @@ def encode_tiles(
             _encode_low_bit_keys(
                 tile, norms, scratch, layer, plan, constants, payload, fields_at
             )
+            if plan.is_averaged:
+                overlaps = _overlaps(tile, scratch, relative)
+                norm_codes = to_float16(norms / overlaps)
             write_halves(payload, fields_at, plan.codes_bytes, norm_codes)
         if plan.padding_offset:
             for lane in range(LANES):
@@ -187,7 +195,11 @@ def _encode_low_bit_keys(
     payload: np.ndarray,
     fields_at: np.ndarray,
 ) -> None:
-    """Write codebook indices of the directions of the rotated keys."""
+    """Write codebook indices of the directions of the rotated keys.
+
+    Where the plan says that keys are averaged, the tile receives the products of
+    coordinates and centroids, and scratch the centroids.
+    """
     divisors = select(norms > 0.0, norms, floats(1.0))
     for dim in range(tile.shape[0]):
         units = get(tile, dim) / divisors
@@ -195,13 +207,34 @@ def _encode_low_bit_keys(
     scale = mix(tile, scratch, constants.hartley, constants.scale)
     bits = plan.bits
     thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
+    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
         for i in range(LANES):
             coordinates = get(tile, group * LANES + i) * scale
             indices = to_indices(coordinates, thresholds, bits)
             word = word | (indices << (bits * i))
+            if plan.is_averaged:
+                centroids = from_indices(indices << (32 - bits), magnitudes)
+                put(scratch, group * LANES + i, centroids)
+                put(tile, group * LANES + i, coordinates * centroids)
         write_words(payload, fields_at, group * bits, word)
+
+
+@part
+def _overlaps(products: np.ndarray, centroids: np.ndarray, sums: np.ndarray) -> Floats:
+    """Return the cosines of unit vectors and their centroids, or 1 where not positive.
+
+    Args:
+        products: Products of the two, ``[dim, LANES]``.
+        centroids: The centroids.
+        sums: Scratch of the same shape.
+
+    Returns:
+        The cosines.
+    """
+    cosines = row_sums(products, sums) / row_norms(centroids, sums)
+    return select(cosines > 0.0, cosines, floats(1.0))
 
 
 @part

@@ -57,6 +57,7 @@ class Plan(NamedTuple):
         codes_bytes: Bytes of packed codes: offset of the norm or of the scale,
             which the zero point follows.
         has_rotary: Whether keys may be turned by rotary angles.
+        is_averaged: Whether norms are stored that make vectors unbiased.
         padding_offset: Offset of the byte that fills a slot up, which the last
             field takes care of; 0 where there is none.
     """
@@ -76,6 +77,7 @@ class Plan(NamedTuple):
     bits: int
     codes_bytes: int
     has_rotary: bool
+    is_averaged: bool
     padding_offset: int
 
 
@@ -139,6 +141,7 @@ def make_plan(
         bits=field.bits,
         codes_bytes=field.dim * field.bits // 8,
         has_rotary=isinstance(field, KeyField) and field.rope_theta > 0,
+        is_averaged=isinstance(field, KeyField) and field.is_averaged,
         padding_offset=field.num_bytes if is_padded else 0,
     )
 
