@@ -275,7 +275,8 @@ def test_the_forecast_names_ratio_and_skips() -> None:
     assert default_forecast() == (
         "turboquant_k8v4, head_dim 128 unless LMCache declares another, kv_layout "
         "auto; float16 and bfloat16 KV shrink 2.61 times but for the first 2 and last "
-        "2 layers of an object, which stay raw: 2.17 times with 32 layers; stored with header and checksum"
+        "2 layers of an object, which stay raw: 2.17 times with 32 layers; stored with "
+        "header and checksum"
     )
     assert default_forecast(kv_layout="opaque", framed=False) == (
         "opaque, stored bit for bit, ratio 1.00; stored without a frame"
