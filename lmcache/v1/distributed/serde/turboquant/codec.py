@@ -15,6 +15,7 @@ from lmcache.v1.distributed.serde.turboquant.device import (
     parse_device,
     working_device,
 )
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
 from lmcache.v1.distributed.serde.turboquant.frame import (
     Container,
     container_of,
@@ -52,6 +53,7 @@ class TurboQuantSerializer(Serializer):
         self._config = config
         self._device = parse_device(config.cuda_device)
         self._threads = config.cpu_threads or available_cores()
+        self._effort = EFFORTS[config.effort]
         self._has_warned = False
 
     def serialize(
@@ -91,7 +93,8 @@ class TurboQuantSerializer(Serializer):
             work = torch.empty_like(buffer, device=device)
         parts = zip(tensors, container.layouts, container.spans, strict=True)
         for tensor, layout, span in parts:
-            write_payload(tensor.read().to(device), work[span], layout, self._threads)
+            source, part = tensor.read().to(device), work[span]
+            write_payload(source, part, layout, self._threads, self._effort)
         container.seal(work, fingerprint(key))
         if work is not buffer:
             buffer.copy_(work)

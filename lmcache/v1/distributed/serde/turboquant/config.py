@@ -8,6 +8,7 @@ from functools import cached_property
 import re
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.effort import DEFAULT_EFFORT, EFFORTS
 from lmcache.v1.distributed.serde.turboquant.settings import (
     did_you_mean,
     reject_unknown_keys,
@@ -113,6 +114,8 @@ class TurboQuantSerdeConfig(TensorRule):
             with zero bytes. A framed payload has no padding.
         cuda_device: Accelerator that works on host tensors: ``"1"``,
             ``"cuda"`` or ``"cuda:1"``; empty leaves the choice to the serde.
+        effort: How hard the encoder looks for the numbers that it stores, one of
+            ``effort.EFFORTS``. Payloads can be read whatever it was.
         cpu_threads: Threads of one operation on the CPU; 0: as many as there
             are cores, shared among the serde's workers.
 
@@ -124,12 +127,18 @@ class TurboQuantSerdeConfig(TensorRule):
     framed: bool = False
     block_size: int = 16
     cuda_device: str = ""
+    effort: str = DEFAULT_EFFORT
     cpu_threads: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("cpu_threads", self.cpu_threads, minimum=0)
         require_int("block_size", self.block_size, minimum=1)
+        if self.effort not in EFFORTS:
+            raise ValueError(
+                f"TurboQuant effort must be one of {', '.join(EFFORTS)}, got "
+                f"{self.effort!r}"
+            )
         if not isinstance(self.framed, bool):
             raise ValueError(
                 f"TurboQuant framed must be true or false, got {self.framed!r}"

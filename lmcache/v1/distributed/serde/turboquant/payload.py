@@ -10,7 +10,8 @@ from types import ModuleType
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant import reference
+from lmcache.v1.distributed.serde.turboquant import reference, search
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, Effort
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
@@ -18,7 +19,11 @@ from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
 def write_payload(
-    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout, threads: int = 1
+    tensor: torch.Tensor,
+    payload: torch.Tensor,
+    layout: PayloadLayout,
+    threads: int = 1,
+    effort: Effort = EFFORTS["fast"],
 ) -> None:
     """Encode a tensor.
 
@@ -28,6 +33,7 @@ def write_payload(
             byte is written.
         layout: The payload's layout.
         threads: Threads that the CPU backend works with.
+        effort: What the encoder tries.
     """
     views = kv_views(tensor, layout.geometry)
     for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
@@ -42,11 +48,13 @@ def write_payload(
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
+    where = (views, slots, layout.slot, layout.quant_start)
     if cpu.supports(views, slots, layout.slot):
-        cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
+        cpu.encode_layers(*where, threads, effort)
+    elif effort.is_plain:
+        _gpu_or_reference(views, slots, layout.slot).encode_layers(*where)
     else:
-        backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.encode_layers(views, slots, layout.slot, layout.quant_start)
+        search.encode_layers(*where, effort)
 
 
 def read_payload(

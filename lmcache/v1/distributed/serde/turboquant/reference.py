@@ -7,16 +7,25 @@ not on the device, the number of threads or how rows are batched. Faster
 backends are tested against this module.
 """
 
+# Standard
+from collections.abc import Callable
+
 # Third Party
 import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
+from lmcache.v1.distributed.serde.turboquant.packing import pack, unpack
+from lmcache.v1.distributed.serde.turboquant.rotation import (
+    rotate,
+    row_norms,
+    unrotate,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import (
     FP16_BYTES,
-    INDICES_PER_PACK,
     Field,
+    KeyField,
     SlotLayout,
     ValueField,
 )
@@ -27,7 +36,11 @@ FP16_MAX = torch.finfo(torch.float16).max
 
 
 def encode_layers(
-    views: KVViews, slots: torch.Tensor, slot: SlotLayout, first_layer: int
+    views: KVViews,
+    slots: torch.Tensor,
+    slot: SlotLayout,
+    first_layer: int,
+    encode: Callable[[torch.Tensor, Field, int], torch.Tensor] | None = None,
 ) -> None:
     """Quantise layers into slots.
 
@@ -38,13 +51,16 @@ def encode_layers(
             written.
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
+        encode: What quantises a layer's vectors, ``[tokens, heads, dim]``, into a
+            field; None: :func:`encode_field`.
     """
+    encode = encode or encode_field
     slots[..., slot.used_bytes :] = 0
     for view, field, start in _fields(views, slot):
         stored = slots[..., start : start + field.num_bytes]
         for index in range(slots.shape[0]):
             rows = view[index].float()
-            stored[index] = encode_field(rows, field, first_layer + index)
+            stored[index] = encode(rows, field, first_layer + index)
 
 
 def decode_layers(
@@ -80,18 +96,13 @@ def encode_field(rows: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
     Returns:
         uint8 tensor ``[..., field.num_bytes]``.
     """
-    rows = _saturated(rows, FP16_MAX)
+    rows = saturated(rows, FP16_MAX)
     if isinstance(field, ValueField):
-        return _encode_values(rows, field)
+        return store_values(rows, *range_of(rows, field), field)
     if field.is_fp8:
         return rows.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
-    norms = row_norms(rows)
-    indices = torch.bucketize(
-        rotate(rows / torch.where(norms > 0, norms, 1), layer),
-        tables.boundaries(field.dim, field.bits).to(rows.device),
-        right=True,
-    )
-    return torch.cat([pack(indices, field.bits), _fp16_bytes(norms)], dim=-1)
+    directions, norms = directions_of(rows, layer)
+    return store_keys(directions, norms, field)
 
 
 def decode_field(stored: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
@@ -117,110 +128,95 @@ def decode_field(stored: torch.Tensor, field: Field, layer: int) -> torch.Tensor
     return unrotate(directions / row_norms(directions) * norms, layer)
 
 
-def rotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
-    """Apply a layer's random rotation ``y = W (signs * x)``.
-
-    ``W`` is the orthonormal Sylvester Hadamard matrix. Where head_dim is not
-    a power of two, it is the Kronecker product of the Hartley matrix of the
-    odd factor and the Hadamard matrix of the power of two: orthonormal,
-    symmetric, and without a coordinate left unmixed.
+def directions_of(rows: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split keys into rotated directions, zero for zero keys, and norms.
 
     Args:
-        rows: float32 tensor ``[..., head_dim]``.
-        layer: Index of the layer within the memory object.
+        rows: float32 vectors ``[..., dim]``.
+        layer: Index of the layer within the tensor.
 
     Returns:
-        float32 tensor of the same shape.
+        float32 tensors ``[..., dim]`` and ``[..., 1]``.
     """
-    return _mix(rows * tables.rotation_signs(rows.shape[-1], layer).to(rows.device))
+    norms = row_norms(rows)
+    return rotate(rows / torch.where(norms > 0, norms, 1), layer), norms
 
 
-def unrotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
-    """Undo :func:`rotate`: ``x = signs * (W y)``, as ``W`` is its own inverse.
+def key_indices(coordinates: torch.Tensor, field: KeyField) -> torch.Tensor:
+    """Count the codebook's boundaries at or below each coordinate."""
+    edges = tables.boundaries(field.dim, field.bits).to(coordinates.device)
+    return torch.bucketize(coordinates, edges, right=True)
+
+
+def store_keys(
+    coordinates: torch.Tensor, norms: torch.Tensor, field: KeyField
+) -> torch.Tensor:
+    """Write down the codes of coordinates, and norms.
 
     Args:
-        rows: float32 tensor ``[..., head_dim]``.
-        layer: Index of the layer within the memory object.
+        coordinates: float32 ``[..., field.dim]``, on the codebook's scale.
+        norms: float32 ``[..., 1]``.
+        field: Byte layout of the field.
 
     Returns:
-        float32 tensor of the same shape.
+        uint8 tensor ``[..., field.num_bytes]``.
     """
-    return _mix(rows) * tables.rotation_signs(rows.shape[-1], layer).to(rows.device)
+    packed = pack(key_indices(coordinates, field), field.bits)
+    return torch.cat([packed, _fp16_bytes(norms)], dim=-1)
 
 
-def row_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Return Euclidean norms ``[..., 1]`` of ``rows``, summed as a tree."""
-    sums = rows * rows
-    while sums.shape[-1] % 2 == 0:
-        left, right = sums.chunk(2, dim=-1)
-        sums = left + right
-    total = sums[..., :1]
-    for column in range(1, sums.shape[-1]):
-        total = total + sums[..., column : column + 1]
-    # torch's float32 square root is not correctly rounded on every CPU. Rounding
-    # the float64 root is, as float64 has more than twice the digits.
-    return total.double().sqrt().float()
+def range_of(
+    rows: torch.Tensor, field: ValueField
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scale and zero point, float16 ``[..., 1]``, of each row's extremes."""
+    lowest = rows.amin(dim=-1, keepdim=True)
+    spans = rows.amax(dim=-1, keepdim=True) - lowest
+    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
+    scales = spans / torch.full_like(spans, field.top_level)
+    return scales.to(torch.float16), lowest.to(torch.float16)
 
 
-def pack(indices: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack indices, lowest bits first.
-
-    Eight indices make one little-endian word of ``bits`` bytes: two nibbles a
-    byte at 4 bits, a 24-bit word at 3 bits.
+def value_levels(
+    rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
+) -> torch.Tensor:
+    """Choose the nearest levels for scale and zero point as they are stored.
 
     Args:
-        indices: int64 tensor ``[..., n]`` of values below ``2 ** bits``;
-            ``n`` is a multiple of 8.
-        bits: Bits an index, at most 4.
+        rows: float32 vectors ``[..., field.dim]``.
+        scales: float16 ``[..., 1]``.
+        zeros: float16 ``[..., 1]``.
+        field: Byte layout of the field.
 
     Returns:
-        uint8 tensor ``[..., n * bits / 8]``.
+        float32 ``[..., field.dim]``; 0 where the scale is 0.
     """
-    num_groups = indices.shape[-1] // INDICES_PER_PACK
-    groups = indices.unflatten(-1, (num_groups, INDICES_PER_PACK))
-    shifts = torch.arange(INDICES_PER_PACK, device=indices.device) * bits
-    words = (groups << shifts).sum(dim=-1, keepdim=True)
-    byte_shifts = torch.arange(bits, device=indices.device) * 8
-    return ((words >> byte_shifts) & 0xFF).to(torch.uint8).flatten(-2)
+    steps = scales.float()
+    levels = (rows - zeros.float()) / torch.where(steps > 0, steps, torch.inf)
+    return (levels + 0.5).floor().nan_to_num(nan=0).clamp(0, field.top_level)
 
 
-def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """Undo :func:`pack`.
+def store_values(
+    rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
+) -> torch.Tensor:
+    """Write down the levels of values, their scales and zero points.
 
     Args:
-        packed: uint8 tensor ``[..., n * bits / 8]``.
-        bits: Bits an index, at most 4.
+        rows: float32 vectors ``[..., field.dim]``.
+        scales: float16 ``[..., 1]``.
+        zeros: float16 ``[..., 1]``.
+        field: Byte layout of the field.
 
     Returns:
-        int64 tensor ``[..., n]``.
+        uint8 tensor ``[..., field.num_bytes]``.
     """
-    groups = packed.long().unflatten(-1, (packed.shape[-1] // bits, bits))
-    byte_shifts = torch.arange(bits, device=packed.device) * 8
-    words = (groups << byte_shifts).sum(dim=-1, keepdim=True)
-    shifts = torch.arange(INDICES_PER_PACK, device=packed.device) * bits
-    return ((words >> shifts) & (2**bits - 1)).flatten(-2)
+    packed = pack(value_levels(rows, scales, zeros, field).long(), field.bits)
+    return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
 
 
-def _mix(rows: torch.Tensor) -> torch.Tensor:
-    """Multiply ``[..., head_dim]`` rows by the symmetric orthonormal ``W``."""
-    width = rows.shape[-1]
-    block = width & -width
-    blocks = rows.unflatten(-1, (width // block, block))
-    half = block // 2
-    while half:
-        pairs = blocks.unflatten(-1, (block // (2 * half), 2, half))
-        left, right = pairs.unbind(dim=-2)
-        blocks = torch.stack([left + right, left - right], dim=-2).flatten(-3)
-        half //= 2
-    blocks = blocks * block**-0.5
-    if width == block:
-        return blocks.flatten(-2)
-    weights = torch.tensor(tables.hartley(width // block), device=rows.device)
-    total = blocks[..., :1, :] * weights[:, :1]
-    for column in range(1, len(weights)):
-        part = blocks[..., column : column + 1, :]
-        total = total + part * weights[:, column : column + 1]
-    return total.flatten(-2)
+def saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
+    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
+    clamped = numbers.clamp(-limit, limit)
+    return torch.where(numbers.isfinite(), clamped, numbers)
 
 
 def _fields(views: KVViews, slot: SlotLayout) -> list[tuple[torch.Tensor, Field, int]]:
@@ -232,27 +228,9 @@ def _fields(views: KVViews, slot: SlotLayout) -> list[tuple[torch.Tensor, Field,
     return fields
 
 
-def _encode_values(rows: torch.Tensor, field: ValueField) -> torch.Tensor:
-    """Quantise to uniform levels between each row's extremes.
-
-    Levels are chosen for the scale and zero point as they are stored.
-    """
-    lowest = rows.amin(dim=-1, keepdim=True)
-    top_level = 2**field.bits - 1
-    spans = rows.amax(dim=-1, keepdim=True) - lowest
-    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
-    scales = (spans / torch.full_like(spans, top_level)).to(torch.float16)
-    zeros = lowest.to(torch.float16)
-    steps = scales.float()
-    levels = (rows - zeros.float()) / torch.where(steps > 0, steps, torch.inf)
-    levels = (levels + 0.5).floor().nan_to_num(nan=0).clamp(0, top_level)
-    packed = pack(levels.long(), field.bits)
-    return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
-
-
 def _fp16_bytes(numbers: torch.Tensor) -> torch.Tensor:
     """Round ``[..., 1]`` float32 to float16, saturating; return ``[..., 2]`` bytes."""
-    return _saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
+    return saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
 
 
 def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
@@ -263,10 +241,4 @@ def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
 
 def _to_dtype(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Round float32 to ``dtype``; finite numbers saturate, they do not overflow."""
-    return _saturated(numbers, torch.finfo(dtype).max).to(dtype)
-
-
-def _saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
-    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
-    clamped = numbers.clamp(-limit, limit)
-    return torch.where(numbers.isfinite(), clamped, numbers)
+    return saturated(numbers, torch.finfo(dtype).max).to(dtype)

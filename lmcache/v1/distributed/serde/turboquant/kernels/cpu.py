@@ -12,9 +12,16 @@ import numpy as np
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, Effort
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_common import (
+    estimate_common_errors,
+    make_search,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    Constants,
+    Plan,
     make_constants,
     make_plan,
     num_tiles,
@@ -60,8 +67,9 @@ def encode_layers(
     slot: SlotLayout,
     first_layer: int,
     threads: int,
+    effort: Effort = EFFORTS["fast"],
 ) -> None:
-    """Quantise layers into slots: the bytes of ``reference.encode_layers``.
+    """Quantise layers into slots: the bytes of ``search.encode_layers``.
 
     Args:
         views: Keys and values that :func:`supports`.
@@ -71,9 +79,25 @@ def encode_layers(
         first_layer: Index of the first layer within the tensor.
         threads: Threads to work with: this one, or as many that all operations
             with that number share. The bytes do not depend on it.
+        effort: What to try.
     """
-    work = partial(encode_tiles, _memory_of(views[0]), _memory_of(slots))
-    _run(_tile_jobs(work, views, slots, slot, first_layer, threads), threads)
+    if not slots.numel():
+        return
+    num_layers, _, num_heads, _ = slots.shape
+    search = make_search(effort, slot.key, num_layers, num_heads)
+    source = _memory_of(views[0])
+    if len(search.key_scales):
+        plan = make_plan(views, slots, slot)
+        constants = make_constants(slot.key, first_layer, first_layer + num_layers)
+        estimate = partial(estimate_common_errors, source, plan, constants, search)
+        jobs = [partial(estimate, i, i + 1) for i in range(num_layers)]
+        _run(jobs, threads)
+
+    def encode(plan: Plan, constants: Constants, first: int, last: int) -> None:
+        encode_tiles(source, payload, plan, constants, search, first, last)
+
+    payload = _memory_of(slots)
+    _run(_tile_jobs(encode, views, slots, slot, first_layer, threads), threads)
 
 
 def decode_layers(

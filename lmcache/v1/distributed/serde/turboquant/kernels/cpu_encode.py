@@ -6,6 +6,10 @@ import numpy as np
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import to_indices
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_common import (
+    Search,
+    load_common_errors,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     SOURCE_REVISION,
     Kernel,
@@ -17,7 +21,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     floats,
     ints,
     select,
-    truncate,
     unordered,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
@@ -45,6 +48,12 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     load_rows,
     locate_tile,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_search import (
+    NUM_SCRATCH_TILES,
+    search_range,
+    search_scale,
+    value_levels,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import FP8_KEY_BITS
 
 
@@ -54,6 +63,7 @@ def encode_tiles(
     payload: np.ndarray,
     plan: Plan,
     constants: Constants,
+    search: Search,
     first_tile: int,
     last_tile: int,
     revision: int = SOURCE_REVISION,
@@ -69,25 +79,40 @@ def encode_tiles(
         payload: Bytes of the payload.
         plan: Where head vectors and slots are.
         constants: Tables of the compressed layers.
+        search: What to try.
         first_tile: First tile to encode.
         last_tile: Tile after the last one.
         revision: See ``Kernel``.
     """
     tile = np.empty((constants.signs.shape[1], LANES), dtype=np.float32)
-    scratch = np.empty_like(tile)
+    scratch = np.empty((NUM_SCRATCH_TILES, *tile.shape), dtype=np.float32)
+    errors = np.empty_like(tile)
     rows_at = np.empty(LANES, dtype=np.int64)
     slots_at = np.empty(LANES, dtype=np.int64)
+    common_at = np.empty(LANES, dtype=np.int64)
     for index in range(first_tile, last_tile):
         layer = locate_tile(plan, index, rows_at, slots_at)
         load_rows(source, rows_at, 0, plan.number_format, tile)
         if plan.key_bits == FP8_KEY_BITS:
             _encode_float8_keys(tile, payload, slots_at)
         else:
+            if len(search.key_scales):
+                load_common_errors(
+                    plan, search, index, tile.shape[0], common_at, errors
+                )
             _encode_low_bit_keys(
-                tile, scratch, layer, plan, constants, payload, slots_at
+                tile,
+                errors,
+                scratch,
+                layer,
+                plan,
+                constants,
+                search,
+                payload,
+                slots_at,
             )
         load_rows(source, rows_at, plan.value_stride, plan.number_format, tile)
-        _encode_values(tile, plan, payload, slots_at)
+        _encode_values(tile, scratch, plan, search, payload, slots_at)
         if plan.used_bytes < plan.slot_stride:
             for lane in range(LANES):
                 payload[slots_at[lane] + plan.used_bytes] = 0
@@ -108,20 +133,30 @@ def _encode_float8_keys(
 @part
 def _encode_low_bit_keys(
     tile: np.ndarray,
+    errors: np.ndarray,
     scratch: np.ndarray,
     layer: int,
     plan: Plan,
     constants: Constants,
+    search: Search,
     payload: np.ndarray,
     slots_at: np.ndarray,
 ) -> None:
     """Write codebook indices of the rotated keys' directions, then their norms."""
-    norms = row_norms(tile, scratch)
+    norms = row_norms(tile, scratch[0])
     divisors = select(norms > 0.0, norms, floats(1.0))
     for dim in range(tile.shape[0]):
         units = get(tile, dim) / divisors
         put(tile, dim, units * constants.signs[layer, dim])
-    scale = mix(tile, scratch, constants.hartley, constants.scale)
+    scale = mix(tile, scratch[0], constants.hartley, constants.scale)
+    if len(search.key_scales):
+        shares = select(norms > 0.0, floats(1.0) / norms, floats(0.0))
+        for dim in range(tile.shape[0]):
+            put(tile, dim, get(tile, dim) * scale + get(errors, dim) * shares)
+        scale = np.float32(1)
+        search_scale(
+            tile, constants.thresholds, search.centroids, search.key_scales, scratch
+        )
     bits = plan.key_bits
     thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
     for group in range(tile.shape[0] // LANES):
@@ -136,7 +171,12 @@ def _encode_low_bit_keys(
 
 @part
 def _encode_values(
-    tile: np.ndarray, plan: Plan, payload: np.ndarray, slots_at: np.ndarray
+    tile: np.ndarray,
+    scratch: np.ndarray,
+    plan: Plan,
+    search: Search,
+    payload: np.ndarray,
+    slots_at: np.ndarray,
 ) -> None:
     """Write levels between each value's extremes, its scale and zero point.
 
@@ -145,18 +185,16 @@ def _encode_values(
     bits = plan.value_bits
     top_level = np.float32((1 << bits) - 1)
     lowest, highest = _extremes(tile)
-    scales = to_float16((highest - lowest) / top_level)
-    zeros = to_float16(lowest)
+    scales, zeros = search_range(
+        tile, lowest, highest, top_level, search.value_trims, search.value_fits, scratch
+    )
     step, base = from_float16(scales), from_float16(zeros)
     step = select(step > 0.0, step, floats(np.inf))
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
         for i in range(LANES):
-            levels = (get(tile, group * LANES + i) - base) / step + 0.5
-            # The first choice is made against NaN too: it becomes level 0.
-            levels = select(levels > 0.0, levels, floats(0.0))
-            levels = select(levels < top_level, levels, floats(top_level))
-            word = word | (truncate(levels) << (bits * i))
+            levels = value_levels(get(tile, group * LANES + i), base, step, top_level)
+            word = word | (levels << (bits * i))
         write_words(payload, slots_at, plan.value_offset + group * bits, word)
     write_halves(payload, slots_at, plan.value_scale_offset, scales)
     write_halves(payload, slots_at, plan.value_zero_offset, zeros)

@@ -48,6 +48,27 @@ def row_norms(tile: np.ndarray, sums: np.ndarray) -> Floats:
 
 
 @part
+def sum_rows(sums: np.ndarray) -> Floats:
+    """Add up the rows of a tile, as a tree over halves, in place.
+
+    Args:
+        sums: ``[head_dim, LANES]`` float32.
+
+    Returns:
+        The sums.
+    """
+    width = sums.shape[0]
+    while width % 2 == 0:
+        width //= 2
+        for i in range(width):
+            put(sums, i, get(sums, i) + get(sums, i + width))
+    total = get(sums, 0)
+    for i in range(1, width):
+        total = total + get(sums, i)
+    return total
+
+
+@part
 def mix(
     tile: np.ndarray, scratch: np.ndarray, hartley: np.ndarray, scale: np.float32
 ) -> np.float32:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How hard the encoder looks for the numbers that it stores.
+
+A decoder takes any codes, norms, scales and zero points. So the payloads of every
+effort have the same layout and size, and whoever reads one need not know it.
+"""
+
+# Standard
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What is tried for each vector besides the plain rule.
+
+    Attributes:
+        key_scales: Factors of a key's direction before its codes are chosen; the
+            norm correction takes them out again.
+        value_trims: Shares of a value's range that are cut off at either end.
+        value_fits: How often scale and zero point are fitted to the levels that
+            they led to, by least squares.
+    """
+
+    key_scales: tuple[float, ...] = ()
+    value_trims: tuple[float, ...] = ()
+    value_fits: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing else is tried."""
+        return not self.key_scales and not self.value_trims
+
+
+EFFORTS = {
+    "fast": Effort(),
+    "balanced": Effort(
+        key_scales=(0.9, 1.08, 1.16), value_trims=(0.05, 0.1), value_fits=1
+    ),
+    "best": Effort(
+        key_scales=(0.82, 0.86, 0.9, 0.93, 0.97, 1.04, 1.08, 1.13, 1.18, 1.24),
+        value_trims=(0.03, 0.06, 0.09, 0.12, 0.15, 0.18, 0.22),
+        value_fits=2,
+    ),
+}
+"""By name. ``fast`` is the plain rule, that of LMCache 0.5.6, in one pass."""
+
+DEFAULT_EFFORT = "fast"
