@@ -16,14 +16,12 @@ class Effort:
     Attributes:
         key_scales: Factors of a key's direction before its codes are chosen; the
             norm correction takes them out again.
-        value_trims: Shares of a value's range that are cut off at either end.
-        value_fits: How often scale and zero point are fitted to the levels that
-            they led to, by least squares.
+        value_trims: What is cut off a value's range at either end, each with each,
+            in units of ``range / 2**bits``.
     """
 
     key_scales: tuple[float, ...] = ()
     value_trims: tuple[float, ...] = ()
-    value_fits: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -33,13 +31,10 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(),
-    "balanced": Effort(
-        key_scales=(0.9, 1.08, 1.16), value_trims=(0.05, 0.1), value_fits=1
-    ),
+    "balanced": Effort(key_scales=(0.9, 1.08, 1.16), value_trims=(0.45, 1.1)),
     "best": Effort(
         key_scales=(0.82, 0.86, 0.9, 0.93, 0.97, 1.04, 1.08, 1.13, 1.18, 1.24),
-        value_trims=(0.03, 0.06, 0.09, 0.12, 0.15, 0.18, 0.22),
-        value_fits=2,
+        value_trims=(0.35, 0.85, 1.4),
     ),
 }
 """By name. ``fast`` is the plain rule, that of LMCache 0.5.6, in one pass."""

@@ -98,7 +98,8 @@ def encode_field(rows: torch.Tensor, field: Field, layer: int) -> torch.Tensor:
     """
     rows = saturated(rows, FP16_MAX)
     if isinstance(field, ValueField):
-        return store_values(rows, *range_of(rows, field), field)
+        numbers = range_of(rows, field)
+        return store_values(value_levels(rows, *numbers, field), *numbers, field)
     if field.is_fp8:
         return rows.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
     directions, norms = directions_of(rows, layer)
@@ -179,12 +180,12 @@ def range_of(
 def value_levels(
     rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
 ) -> torch.Tensor:
-    """Choose the nearest levels for scale and zero point as they are stored.
+    """Choose the nearest levels.
 
     Args:
         rows: float32 vectors ``[..., field.dim]``.
-        scales: float16 ``[..., 1]``.
-        zeros: float16 ``[..., 1]``.
+        scales: Steps between levels, float16 or float32 ``[..., 1]``.
+        zeros: The lowest level's value, float16 or float32 ``[..., 1]``.
         field: Byte layout of the field.
 
     Returns:
@@ -196,12 +197,12 @@ def value_levels(
 
 
 def store_values(
-    rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
+    levels: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
 ) -> torch.Tensor:
-    """Write down the levels of values, their scales and zero points.
+    """Write down levels, scales and zero points.
 
     Args:
-        rows: float32 vectors ``[..., field.dim]``.
+        levels: float32 ``[..., field.dim]``.
         scales: float16 ``[..., 1]``.
         zeros: float16 ``[..., 1]``.
         field: Byte layout of the field.
@@ -209,7 +210,7 @@ def store_values(
     Returns:
         uint8 tensor ``[..., field.num_bytes]``.
     """
-    packed = pack(value_levels(rows, scales, zeros, field).long(), field.bits)
+    packed = pack(levels.long(), field.bits)
     return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
 
 

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The specification of the searches, in the manner of ``reference``.
 
-The decoder fixes what stored numbers mean, not how they are chosen. For keys, a
-search chooses a factor of the direction before its codes are looked up; for values,
-the scale and zero point. Codes then follow by the plain rule.
+The decoder fixes what stored numbers mean, not how they are chosen. The least error
+of each vector is not the aim: what counts is what attention makes of the errors of
+all tokens together.
 
-What a search of keys aims at is not the key. Attention is a softmax over tokens: an
-error that all keys of a head share moves all logits by the same amount and changes
-nothing, while one that differs between tokens does. Where keys have a large common
-part, the plain rule's errors are nearly the same for all tokens, and codes that are
-closer to the keys one by one would be further from each other. So the error that
-the plain rule makes on average over tokens is estimated first, and the search aims
-at the key plus that error.
+Keys: attention is a softmax over tokens, so an error that all keys of a head share
+changes nothing, while one that differs between tokens does. Where keys have a large
+common part, the plain rule's errors are nearly the same for all tokens; codes that
+are closer to the keys one by one make them differ. So the error that the plain rule
+makes on average over tokens is estimated first, and a search aims at the key plus
+that error.
+
+Values: attention adds values up, so errors that are independent of the values
+average out, and errors in their direction do not. A range that is cut, or a scale
+fitted by least squares, shortens every value. So the scale and zero point that are
+stored are those which leave the mean of the value and its length along itself as
+they are, whatever levels were chosen.
 """
 
 # Standard
 from functools import partial
+from itertools import product
 
 # Third Party
 import torch
@@ -69,8 +75,7 @@ def encode_field(
     """
     if isinstance(field, ValueField) and effort.value_trims:
         rows = reference.saturated(rows, reference.FP16_MAX)
-        scales, zeros = search_range(rows, field, effort)
-        return reference.store_values(rows, scales, zeros, field)
+        return search_values(rows, field, effort)
     if isinstance(field, KeyField) and not field.is_fp8 and effort.key_scales:
         rows = reference.saturated(rows, reference.FP16_MAX)
         directions, norms = reference.directions_of(rows, layer)
@@ -142,38 +147,42 @@ def search_scale(
     return units * best
 
 
-def search_range(
+def search_values(
     rows: torch.Tensor, field: ValueField, effort: Effort
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the scale and zero point of the least squared error.
+) -> torch.Tensor:
+    """Quantise values with the least squared error that leaves their length alone.
 
     Args:
         rows: float32 vectors ``[..., field.dim]``.
         field: Byte layout of the field.
-        effort: The ranges and the number of fits to try.
+        effort: The ranges to try.
 
     Returns:
-        Scales and zero points, float16 ``[..., 1]``.
+        uint8 tensor ``[..., field.num_bytes]``.
     """
     lowest = rows.amin(dim=-1, keepdim=True)
     spans = rows.amax(dim=-1, keepdim=True) - lowest
+    dim = torch.full_like(spans, field.dim)
     top_level = torch.full_like(spans, field.top_level)
-    scales, zeros = reference.range_of(rows, field)
-    best, least = (scales, zeros), torch.full_like(spans, torch.inf)
-    for trim in (None, *effort.value_trims):
-        if trim is not None:
-            margins = spans * trim
-            scales = _to_half((spans - margins * 2) / top_level)
-            zeros = _to_half(lowest + margins)
-        for is_last in (False,) * effort.value_fits + (True,):
-            errors, fitted = _measure(rows, scales, zeros, field)
-            is_better = errors < least
-            least = torch.where(is_better, errors, least)
-            both = zip((scales, zeros), best, strict=True)
-            best = tuple(torch.where(is_better, *pair) for pair in both)
-            if not is_last:
-                scales, zeros = fitted
-    return best
+    means = row_sums(rows) / dim
+    energies = row_sums((rows - means) * (rows - means))
+    best = reference.range_of(rows, field)
+    levels = reference.value_levels(rows, *best, field)
+    least = _squared_error(rows, levels, *best)
+    for low, high in product(effort.value_trims, repeat=2):
+        margins = spans * (low / 2**field.bits)
+        steps = (spans - margins - spans * (high / 2**field.bits)) / top_level
+        tried = reference.value_levels(rows, steps, lowest + margins, field)
+        products = row_sums(tried * (rows - means))
+        scales = _to_half(torch.where(products > 0, energies / products, 0))
+        zeros = _to_half(means - scales.float() * (row_sums(tried) / dim))
+        errors = _squared_error(rows, tried, scales, zeros)
+        is_better = errors < least
+        least = torch.where(is_better, errors, least)
+        levels = torch.where(is_better, tried, levels)
+        both = zip((scales, zeros), best, strict=True)
+        best = tuple(torch.where(is_better, *pair) for pair in both)
+    return reference.store_values(levels, *best, field)
 
 
 def _nearest_centroids(coordinates: torch.Tensor, field: KeyField) -> torch.Tensor:
@@ -190,25 +199,12 @@ def _cosines(
     return row_sums(restored * units) / row_norms(restored)
 
 
-def _measure(
-    rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
-) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """Return the squared errors of values, and the numbers that fit their levels.
-
-    The fit is a line through the errors over the levels: small numbers, however
-    far from zero the values lie.
-    """
-    levels = reference.value_levels(rows, scales, zeros, field)
-    steps, bases = scales.float(), zeros.float()
-    errors = rows - (levels * steps + bases)
-    dim = torch.full_like(steps, field.dim)
-    sum_levels, sum_errors = row_sums(levels), row_sums(errors)
-    variance = row_sums(levels * levels) - sum_levels * sum_levels / dim
-    slope = row_sums(levels * errors) - sum_levels * sum_errors / dim
-    slope = torch.where(variance > 0, slope / variance, 0)
-    shift = (sum_errors - slope * sum_levels) / dim
-    fitted = _to_half(steps + slope), _to_half(bases + shift)
-    return row_sums(errors * errors), fitted
+def _squared_error(
+    rows: torch.Tensor, levels: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> torch.Tensor:
+    """Return the squared errors of what the decoder makes of values."""
+    errors = rows - (levels * scales.float() + zeros.float())
+    return row_sums(errors * errors)
 
 
 def _to_half(numbers: torch.Tensor) -> torch.Tensor:

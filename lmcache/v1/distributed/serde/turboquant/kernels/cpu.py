@@ -84,10 +84,10 @@ def encode_layers(
     if not slots.numel():
         return
     num_layers, _, num_heads, _ = slots.shape
-    search = make_search(effort, slot.key, num_layers, num_heads)
+    plan = make_plan(views, slots, slot)
+    search = make_search(effort, slot.key, plan.value_bits, num_layers, num_heads)
     source = _memory_of(views[0])
     if len(search.key_scales):
-        plan = make_plan(views, slots, slot)
         constants = make_constants(slot.key, first_layer, first_layer + num_layers)
         estimate = partial(estimate_common_errors, source, plan, constants, search)
         jobs = [partial(estimate, i, i + 1) for i in range(num_layers)]

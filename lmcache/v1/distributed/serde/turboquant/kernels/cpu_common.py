@@ -56,8 +56,7 @@ class Search(NamedTuple):
 
     Attributes:
         key_scales: As in ``Effort``, float32; empty where keys are not searched.
-        value_trims: As in ``Effort``, float32.
-        value_fits: As in ``Effort``.
+        value_trims: Shares of the range, float32.
         centroids: ``[NUM_CENTROIDS, LANES]`` float32. Each centroid above zero;
             the highest is repeated.
         common: Bytes of the common errors, ``[layers, heads, head_dim]`` float32.
@@ -65,17 +64,19 @@ class Search(NamedTuple):
 
     key_scales: np.ndarray
     value_trims: np.ndarray
-    value_fits: int
     centroids: np.ndarray
     common: np.ndarray
 
 
-def make_search(effort: Effort, key: KeyField, layers: int, heads: int) -> Search:
+def make_search(
+    effort: Effort, key: KeyField, value_bits: int, layers: int, heads: int
+) -> Search:
     """Write down what to try; the common errors are zeros as yet.
 
     Args:
         effort: What to try.
         key: Byte layout of a key.
+        value_bits: Bits a value dimension.
         layers: Number of layers.
         heads: Heads of a layer.
 
@@ -92,8 +93,7 @@ def make_search(effort: Effort, key: KeyField, layers: int, heads: int) -> Searc
     scales = effort.key_scales if searches else ()
     return Search(
         key_scales=np.array(scales, np.float32),
-        value_trims=np.array(effort.value_trims, np.float32),
-        value_fits=effort.value_fits,
+        value_trims=np.array(effort.value_trims, np.float32) / 2**value_bits,
         centroids=centroids,
         common=np.zeros(num_bytes, np.uint8),
     )

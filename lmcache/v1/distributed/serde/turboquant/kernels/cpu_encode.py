@@ -31,7 +31,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
     write_words,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
-    from_float16,
     to_e4m3,
     to_float16,
 )
@@ -185,11 +184,9 @@ def _encode_values(
     bits = plan.value_bits
     top_level = np.float32((1 << bits) - 1)
     lowest, highest = _extremes(tile)
-    scales, zeros = search_range(
-        tile, lowest, highest, top_level, search.value_trims, search.value_fits, scratch
+    scales, zeros, base, step = search_range(
+        tile, lowest, highest, top_level, search.value_trims, scratch
     )
-    step, base = from_float16(scales), from_float16(zeros)
-    step = select(step > 0.0, step, floats(np.inf))
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
         for i in range(LANES):

@@ -36,7 +36,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
     sum_rows,
 )
 
-NUM_SCRATCH_TILES = 3
+NUM_SCRATCH_TILES = 2
 
 
 @part
@@ -99,10 +99,9 @@ def search_range(
     highest: Floats,
     top_level: np.float32,
     trims: np.ndarray,
-    num_fits: int,
     scratch: np.ndarray,
-) -> tuple[Ints, Ints]:
-    """Find the scales and zero points of the least squared errors.
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Find levels, scales and zero points of the least squared errors.
 
     Args:
         tile: ``[head_dim, LANES]`` float32.
@@ -110,64 +109,95 @@ def search_range(
         highest: Their greatest elements.
         top_level: The highest level.
         trims: ``Search.value_trims``; none: the plain rule.
-        num_fits: ``Search.value_fits``.
         scratch: ``[NUM_SCRATCH_TILES, head_dim, LANES]`` float32.
 
     Returns:
-        Codes of float16.
+        Scales and zero points, float16 codes; and what levels are chosen by:
+        ``bases`` and ``divisors`` of :func:`value_levels`.
     """
     spans = highest - lowest
-    scales, zeros = to_float16(spans / top_level), to_float16(lowest)
+    best_scales, best_zeros = to_float16(spans / top_level), to_float16(lowest)
+    best_bases = from_float16(best_zeros)
+    best_divisors = _divisors(from_float16(best_scales))
     if not len(trims):
-        return scales, zeros
-    best_scales, best_zeros, least = scales, zeros, floats(np.inf)
-    for trial in range(len(trims) + 1):
-        if trial > 0:
-            margins = spans * trims[trial - 1]
-            scales = to_float16((spans - margins * 2.0) / top_level)
-            zeros = to_float16(lowest + margins)
-        for _ in range(num_fits + 1):
-            errors, fitted_scales, fitted_zeros = _measure(
-                tile, scales, zeros, top_level, scratch
-            )
+        return best_scales, best_zeros, best_bases, best_divisors
+    means, energies = _moments(tile, scratch[0])
+    _project(tile, means, best_bases, best_divisors, top_level, scratch)
+    least = _squared_errors(tile, best_scales, best_zeros, scratch)
+    for low in trims:
+        for high in trims:
+            margins = spans * low
+            divisors = _divisors((spans - margins - spans * high) / top_level)
+            bases = lowest + margins
+            sums = _project(tile, means, bases, divisors, top_level, scratch)
+            scales = select(sums[0] > 0.0, energies / sums[0], floats(0.0))
+            scales = to_float16(scales)
+            zeros = to_float16(means - from_float16(scales) * sums[1])
+            errors = _squared_errors(tile, scales, zeros, scratch)
             is_better = errors < least
             least = select(is_better, errors, least)
             best_scales = select(is_better, scales, best_scales)
             best_zeros = select(is_better, zeros, best_zeros)
-            scales, zeros = fitted_scales, fitted_zeros
-    return best_scales, best_zeros
+            best_bases = select(is_better, bases, best_bases)
+            best_divisors = select(is_better, divisors, best_divisors)
+    return best_scales, best_zeros, best_bases, best_divisors
 
 
 @part
-def _measure(
+def _divisors(steps: Floats) -> Floats:
+    """Return what distances are divided by to count steps: none is wider than 0."""
+    return select(steps > 0.0, steps, floats(np.inf))
+
+
+@part
+def _moments(tile: np.ndarray, sums: np.ndarray) -> tuple[Floats, Floats]:
+    """Return the means of vectors and their squared distances from them."""
+    for dim in range(tile.shape[0]):
+        put(sums, dim, get(tile, dim))
+    means = sum_rows(sums) / np.float32(tile.shape[0])
+    for dim in range(tile.shape[0]):
+        distance = get(tile, dim) - means
+        put(sums, dim, distance * distance)
+    return means, sum_rows(sums)
+
+
+@part
+def _project(
     tile: np.ndarray,
-    scales: Ints,
-    zeros: Ints,
+    means: Floats,
+    bases: Floats,
+    divisors: Floats,
     top_level: np.float32,
     scratch: np.ndarray,
-) -> tuple[Floats, Ints, Ints]:
-    """Return the squared errors, and the scales and zeros that fit the levels."""
-    squares, residues, products = scratch[0], scratch[1], scratch[2]
-    steps, bases = from_float16(scales), from_float16(zeros)
-    divisors = select(steps > 0.0, steps, floats(np.inf))
-    # Sums of levels and of their squares are exact in any order.
-    sum_levels = sum_squares = floats(0.0)
+) -> tuple[Floats, Floats]:
+    """Choose levels, kept in ``scratch[0]``.
+
+    Returns:
+        The products of levels and distances from the means, and the mean levels.
+    """
+    levels, products = scratch[0], scratch[1]
+    # Sums of levels are exact in any order.
+    sum_levels = floats(0.0)
     for dim in range(tile.shape[0]):
         number = get(tile, dim)
         level = to_floats(value_levels(number, bases, divisors, top_level))
-        error = number - (level * steps + bases)
-        put(squares, dim, error * error)
-        put(residues, dim, error)
-        put(products, dim, level * error)
+        put(levels, dim, level)
+        put(products, dim, level * (number - means))
         sum_levels = sum_levels + level
-        sum_squares = sum_squares + level * level
-    dims = np.float32(tile.shape[0])
-    sum_errors = sum_rows(residues)
-    variance = sum_squares - sum_levels * sum_levels / dims
-    slope = sum_rows(products) - sum_levels * sum_errors / dims
-    slope = select(variance > 0.0, slope / variance, floats(0.0))
-    shift = (sum_errors - slope * sum_levels) / dims
-    return sum_rows(squares), to_float16(steps + slope), to_float16(bases + shift)
+    return sum_rows(products), sum_levels / np.float32(tile.shape[0])
+
+
+@part
+def _squared_errors(
+    tile: np.ndarray, scales: Ints, zeros: Ints, scratch: np.ndarray
+) -> Floats:
+    """Return the squared errors of what is restored from ``scratch[0]``."""
+    levels, squares = scratch[0], scratch[1]
+    steps, bases = from_float16(scales), from_float16(zeros)
+    for dim in range(tile.shape[0]):
+        error = get(tile, dim) - (get(levels, dim) * steps + bases)
+        put(squares, dim, error * error)
+    return sum_rows(squares)
 
 
 @part
