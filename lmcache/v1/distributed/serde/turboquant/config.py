@@ -134,7 +134,7 @@ class TurboQuantSerdeConfig(TensorRule):
         super().__post_init__()
         require_int("cpu_threads", self.cpu_threads, minimum=0)
         require_int("block_size", self.block_size, minimum=1)
-        if self.effort not in EFFORTS:
+        if self.effort not in list(EFFORTS):
             raise ValueError(
                 f"TurboQuant effort must be one of {', '.join(EFFORTS)}, got "
                 f"{self.effort!r}"
