@@ -86,6 +86,11 @@ def encode_field(
     return reference.encode_field(rows, field, layer)
 
 
+def sample_step(num_tokens: int) -> int:
+    """Return the distance between the tokens of the sample."""
+    return max(-(-num_tokens // SAMPLE_TOKENS), 1)
+
+
 def common_error(
     directions: torch.Tensor, norms: torch.Tensor, field: KeyField
 ) -> torch.Tensor:
@@ -103,7 +108,7 @@ def common_error(
     Returns:
         Rotated errors, float32 ``[heads, field.dim]``.
     """
-    step = max(-(-len(norms) // SAMPLE_TOKENS), 1)
+    step = sample_step(len(norms))
     directions, norms = directions[::step].contiguous(), norms[::step]
     is_finite = norms.isfinite()
     restored = _nearest_centroids(directions, field)

@@ -27,6 +27,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     num_tiles,
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
+from lmcache.v1.distributed.serde.turboquant.search import sample_step
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
 
 _SHARES_PER_THREAD = 4
@@ -89,7 +90,10 @@ def encode_layers(
     source = _memory_of(views[0])
     if len(search.key_scales):
         constants = make_constants(slot.key, first_layer, first_layer + num_layers)
-        estimate = partial(estimate_common_errors, source, plan, constants, search)
+        step = sample_step(plan.num_tokens)
+        estimate = partial(
+            estimate_common_errors, source, plan, constants, search, step
+        )
         jobs = [partial(estimate, i, i + 1) for i in range(num_layers)]
         _run(jobs, threads)
 

@@ -47,7 +47,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     load_rows,
     store_rows,
 )
-from lmcache.v1.distributed.serde.turboquant.search import SAMPLE_TOKENS
 from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
 
@@ -105,6 +104,7 @@ def estimate_common_errors(
     plan: Plan,
     constants: Constants,
     search: Search,
+    step: int,
     first_layer: int,
     last_layer: int,
     revision: int = SOURCE_REVISION,
@@ -118,6 +118,7 @@ def estimate_common_errors(
         plan: Where they are.
         constants: Tables of the compressed layers.
         search: Its ``common`` receives the errors.
+        step: From a token of the sample to the next.
         first_layer: First layer, counted from the first compressed one.
         last_layer: Layer after the last one.
         revision: See ``Kernel``.
@@ -128,7 +129,6 @@ def estimate_common_errors(
     heads_at = np.empty(LANES, dtype=np.int64)
     rows_at = np.empty(LANES, dtype=np.int64)
     common_at = np.empty(LANES, dtype=np.int64)
-    step = max(-(-plan.num_tokens // SAMPLE_TOKENS), 1)
     for layer in range(first_layer, last_layer):
         layer_at = plan.rows_offset + layer * plan.layer_stride
         for first_head in range(0, plan.num_heads, LANES):
