@@ -27,7 +27,7 @@ VALUE4, VALUE3 = (ValueField(bits=bits, dim=DIM) for bits in (4, 3))
 FIELDS = [KEY4, KEY3, VALUE4, VALUE3]
 each_field = pytest.mark.parametrize("field", FIELDS, ids=repr)
 
-ZADOR = {4: 4.0**-4, 3: 4.0**-3}
+SHANNON_BOUND = {4: 4.0**-4, 3: 4.0**-3}
 """No code of so many bits a dimension distorts a Gaussian vector less."""
 
 
@@ -63,7 +63,7 @@ def test_gaussian_distortion(field: Field, effort: str, change: float) -> None:
     plain = relative_error(rows, restored(rows, field, "fast"))
     searched = relative_error(rows, restored(rows, field, effort))
     assert searched / plain - 1 == pytest.approx(change, abs=0.006)
-    assert searched > ZADOR[field.bits]
+    assert searched > SHANNON_BOUND[field.bits]
 
 
 @each_field
