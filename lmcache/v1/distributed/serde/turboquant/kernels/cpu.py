@@ -94,8 +94,7 @@ def encode_layers(
         estimate = partial(
             estimate_common_errors, source, plan, constants, search, step
         )
-        jobs = [partial(estimate, i, i + 1) for i in range(num_layers)]
-        _run(jobs, threads)
+        _run([partial(estimate, i, i + 1) for i in range(num_layers)], threads)
 
     def encode(plan: Plan, constants: Constants, first: int, last: int) -> None:
         encode_tiles(source, payload, plan, constants, search, first, last)
