@@ -21,6 +21,7 @@ _SETTINGS: dict[str, type] = {
     "skip_first_layers": int,
     "skip_last_layers": int,
     "cuda_device": str,
+    "effort": str,
 }
 """Settings of the serde that are options of this command."""
 

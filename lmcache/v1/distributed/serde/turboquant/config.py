@@ -8,6 +8,7 @@ from functools import cached_property
 import re
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.effort import DEFAULT_EFFORT, EFFORTS
 from lmcache.v1.distributed.serde.turboquant.settings import (
     did_you_mean,
     reject_unknown_keys,
@@ -134,6 +135,9 @@ class TurboQuantSerdeConfig(TensorRule):
             tells.
         staging_mib: Most MiB of accelerator memory, and of pinned host memory, that
             one worker stages host tensors with.
+        effort: How hard the encoder looks for the numbers that it stores, one of
+            ``effort.EFFORTS``. Payloads can be read whatever it was. Keys with
+            statistics, and values of calibrated presets, are always ``fast``.
         cpu_threads: Threads of one operation on the CPU; 0: as many as there
             are cores, shared among the serde's workers.
 
@@ -147,12 +151,18 @@ class TurboQuantSerdeConfig(TensorRule):
     device: str = "auto"
     cuda_device: str = ""
     staging_mib: int = 64
+    effort: str = DEFAULT_EFFORT
     cpu_threads: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("cpu_threads", self.cpu_threads, minimum=0)
         require_int("block_size", self.block_size, minimum=1)
+        if self.effort not in list(EFFORTS):
+            raise ValueError(
+                f"TurboQuant effort must be one of {', '.join(EFFORTS)}, got "
+                f"{self.effort!r}"
+            )
         if not isinstance(self.framed, bool):
             raise ValueError(
                 f"TurboQuant framed must be true or false, got {self.framed!r}"

@@ -18,6 +18,7 @@ from lmcache.v1.distributed.serde.turboquant.device import (
     available_cores,
     finish_work,
 )
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
 from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.memory import StoredTensor
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
@@ -46,6 +47,7 @@ class Engine:
         config.require_presets()
         self._choice = DeviceChoice(config)
         self._threads = config.cpu_threads or available_cores()
+        self._effort = EFFORTS[config.effort]
         self._staging_bytes = config.staging_mib << 20
         self._of_thread = threading.local()
         self._has_warned = False
@@ -82,7 +84,8 @@ class Engine:
             work = torch.empty_like(buffer, device=device)
         parts = zip(tensors, container.layouts, container.spans, strict=True)
         for tensor, layout, span in parts:
-            write_payload(tensor.read().to(device), work[span], layout, self._threads)
+            source, part = tensor.read().to(device), work[span]
+            write_payload(source, part, layout, self._threads, self._effort)
         container.seal(work, key_fingerprint, self._threads)
         if work is not buffer:
             buffer.copy_(work)
@@ -137,7 +140,7 @@ class Engine:
                 return device, None
             if held is None or held.device != device:
                 self._of_thread.stager = None
-                held = Stager(device, self._staging_bytes)
+                held = Stager(device, self._staging_bytes, self._effort)
                 self._of_thread.stager = held
         except _SHORTAGES as shortage:
             return self._instead(shortage), None

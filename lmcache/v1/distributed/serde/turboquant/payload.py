@@ -9,7 +9,8 @@ from types import ModuleType
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant import reference
+from lmcache.v1.distributed.serde.turboquant import reference, search
+from lmcache.v1.distributed.serde.turboquant.effort import PLAIN, Effort
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu, has_triton
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
@@ -17,7 +18,11 @@ from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
 def write_payload(
-    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout, threads: int = 1
+    tensor: torch.Tensor,
+    payload: torch.Tensor,
+    layout: PayloadLayout,
+    threads: int = 1,
+    effort: Effort = PLAIN,
 ) -> None:
     """Encode a tensor.
 
@@ -27,6 +32,7 @@ def write_payload(
             byte is written.
         layout: The payload's layout.
         threads: Threads that the CPU backend works with.
+        effort: What the encoder tries.
     """
     views = kv_views(tensor, layout.geometry)
     for raw, stored in _raw_parts(views, payload, layout):
@@ -38,13 +44,15 @@ def write_payload(
     if not layout.quantises:
         return
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
-    first_layer = layout.first_layer + layout.quant_start
     table = layout.side_table.parts(payload[layout.side_table_span])
+    where = (views, slots, layout.slot, layout.first_layer + layout.quant_start)
     if cpu.supports(views, slots):
-        cpu.encode_layers(views, slots, layout.slot, first_layer, threads, table)
+        cpu.encode_layers(*where, threads, table, effort)
+    elif effort.searches_any(layout.slot):
+        search.encode_layers(*where, effort, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
-        backend.encode_layers(views, slots, layout.slot, first_layer, table)
+        backend.encode_layers(*where, table)
 
 
 def read_payload(
@@ -76,7 +84,10 @@ def read_payload(
 
 
 def runs_on_gpu(
-    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout
+    tensor: torch.Tensor,
+    payload: torch.Tensor,
+    layout: PayloadLayout,
+    effort: Effort = PLAIN,
 ) -> bool:
     """Return whether the GPU's kernels do all the work on a tensor.
 
@@ -84,11 +95,14 @@ def runs_on_gpu(
         tensor: As for :func:`write_payload`.
         payload: As for :func:`write_payload`.
         layout: As for :func:`write_payload`.
+        effort: As for :func:`write_payload`; for decoding, the plain rule.
 
     Returns:
         False where another backend works, layers are copied, or there is a side
         table, which takes memory to work out.
     """
+    if effort.searches_any(layout.slot):
+        return False
     has_copies = any(layers.stop > layers.start for layers in layout.raw_layers)
     if has_copies or layout.side_table.num_bytes or not layout.quantises:
         return False

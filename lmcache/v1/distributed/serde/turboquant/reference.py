@@ -7,6 +7,9 @@ not on the device, the number of threads or how rows are batched. Faster
 backends are tested against this module.
 """
 
+# Standard
+from collections.abc import Callable
+
 # Third Party
 import torch
 
@@ -40,6 +43,7 @@ def encode_layers(
     slot: SlotLayout,
     first_layer: int,
     side_table: tuple[SideTablePart, ...] = (),
+    encode: Callable[..., torch.Tensor] | None = None,
 ) -> None:
     """Quantise layers into slots.
 
@@ -51,7 +55,10 @@ def encode_layers(
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
         side_table: A part, which is written, for each calibrated field.
+        encode: What quantises the vectors of a layer: :func:`encode_field`, or a
+            function of the same arguments.
     """
+    encode = encode or encode_field
     slots[..., slot.used_bytes :] = 0
     for view, field, start, part in _fields(views, slot, side_table):
         stored = slots[..., start : start + field.num_bytes]
@@ -59,12 +66,12 @@ def encode_layers(
             rows, statistics = view[index].float(), None
             if part is not None and isinstance(field, KeyField):
                 statistics = part.statistics[index]
-                rows = _saturated(rows, FP16_MAX)
+                rows = saturated(rows, FP16_MAX)
                 statistics[:], distances = calibration.measure(rows, field)
                 positions = calibration.farthest(distances, part.positions.shape[-1])
                 part.positions[index] = positions
                 part.rows[index] = calibration.kept_rows(rows, positions)
-            stored[index] = encode_field(rows, field, first_layer + index, statistics)
+            stored[index] = encode(rows, field, first_layer + index, statistics)
 
 
 def decode_layers(
@@ -117,9 +124,10 @@ def encode_field(
     Returns:
         uint8 tensor ``[..., field.num_bytes]``.
     """
-    rows = _saturated(rows, FP16_MAX)
+    rows = saturated(rows, FP16_MAX)
     if isinstance(field, ValueField):
-        return _encode_values(rows, field)
+        numbers = range_of(rows, field)
+        return store_values(value_levels(rows, *numbers, field), *numbers, field)
     if field.is_fp8:
         return rows.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
     norms = row_norms(rows)
@@ -132,12 +140,10 @@ def encode_field(
         norms = torch.where(is_better, relative_norms, norms)
         signs = torch.where(is_better, -signs, signs)
     directions = rotate(rows / torch.where(norms > 0, norms, 1), layer)
-    bounds = tables.boundaries(field.dim, field.bits).to(rows.device)
-    indices = torch.bucketize(directions, bounds, right=True)
+    indices = key_indices(directions, field)
     if field.is_averaged:
         norms = norms / _overlaps(directions, indices, field)
-    packed = pack(indices, field.bits)
-    return torch.cat([packed, _fp16_bytes(norms.copysign(signs))], dim=-1)
+    return store_keys(indices, norms.copysign(signs), field)
 
 
 def decode_field(
@@ -173,6 +179,90 @@ def decode_field(
     return torch.where(norms.signbit(), restored, rows)
 
 
+def key_indices(coordinates: torch.Tensor, field: KeyField) -> torch.Tensor:
+    """Count the codebook's boundaries at or below each coordinate.
+
+    Args:
+        coordinates: float32 ``[..., field.dim]``, on the codebook's scale.
+        field: Byte layout of the field.
+
+    Returns:
+        int64 tensor of the same shape.
+    """
+    edges = tables.boundaries(field.dim, field.bits).to(coordinates.device)
+    return torch.bucketize(coordinates, edges, right=True)
+
+
+def store_keys(
+    indices: torch.Tensor, norms: torch.Tensor, field: KeyField
+) -> torch.Tensor:
+    """Write down indices and norms.
+
+    Args:
+        indices: int64 ``[..., field.dim]``.
+        norms: float32 ``[..., 1]``.
+        field: Byte layout of the field.
+
+    Returns:
+        uint8 tensor ``[..., field.num_bytes]``.
+    """
+    return torch.cat([pack(indices, field.bits), _fp16_bytes(norms)], dim=-1)
+
+
+def range_of(
+    rows: torch.Tensor, field: ValueField
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scale and zero point, float16 ``[..., 1]``, of each row's extremes."""
+    lowest = rows.amin(dim=-1, keepdim=True)
+    spans = rows.amax(dim=-1, keepdim=True) - lowest
+    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
+    scales = spans / torch.full_like(spans, field.top_level)
+    return scales.to(torch.float16), lowest.to(torch.float16)
+
+
+def value_levels(
+    rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
+) -> torch.Tensor:
+    """Choose the nearest levels.
+
+    Args:
+        rows: float32 vectors ``[..., field.dim]``.
+        scales: Steps between levels, float16 or float32 ``[..., 1]``.
+        zeros: The lowest level's value, float16 or float32 ``[..., 1]``.
+        field: Byte layout of the field.
+
+    Returns:
+        float32 ``[..., field.dim]``; 0 where the scale is 0.
+    """
+    steps = scales.float()
+    levels = (rows - zeros.float()) / torch.where(steps > 0, steps, torch.inf)
+    return (levels + 0.5).floor().nan_to_num(nan=0).clamp(0, field.top_level)
+
+
+def store_values(
+    levels: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
+) -> torch.Tensor:
+    """Write down levels, scales and zero points.
+
+    Args:
+        levels: float32 ``[..., field.dim]``.
+        scales: float16 ``[..., 1]``.
+        zeros: float16 ``[..., 1]``.
+        field: Byte layout of the field.
+
+    Returns:
+        uint8 tensor ``[..., field.num_bytes]``.
+    """
+    packed = pack(levels.long(), field.bits)
+    return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
+
+
+def saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
+    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
+    clamped = numbers.clamp(-limit, limit)
+    return torch.where(numbers.isfinite(), clamped, numbers)
+
+
 def _fields(
     views: KVViews, slot: SlotLayout, side_table: tuple[SideTablePart, ...]
 ) -> list[tuple[torch.Tensor, Field, int, SideTablePart | None]]:
@@ -200,27 +290,9 @@ def _overlaps(
     return torch.where(cosines > 0, cosines, 1)
 
 
-def _encode_values(rows: torch.Tensor, field: ValueField) -> torch.Tensor:
-    """Quantise to uniform levels between each row's extremes.
-
-    Levels are chosen for the scale and zero point as they are stored.
-    """
-    lowest = rows.amin(dim=-1, keepdim=True)
-    top_level = 2**field.bits - 1
-    spans = rows.amax(dim=-1, keepdim=True) - lowest
-    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
-    scales = (spans / torch.full_like(spans, top_level)).to(torch.float16)
-    zeros = lowest.to(torch.float16)
-    steps = scales.float()
-    levels = (rows - zeros.float()) / torch.where(steps > 0, steps, torch.inf)
-    levels = (levels + 0.5).floor().nan_to_num(nan=0).clamp(0, top_level)
-    packed = pack(levels.long(), field.bits)
-    return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
-
-
 def _fp16_bytes(numbers: torch.Tensor) -> torch.Tensor:
     """Round ``[..., 1]`` float32 to float16, saturating; return ``[..., 2]`` bytes."""
-    return _saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
+    return saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
 
 
 def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
@@ -234,10 +306,4 @@ def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
 
 def _to_dtype(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Round float32 to ``dtype``; finite numbers saturate, they do not overflow."""
-    return _saturated(numbers, torch.finfo(dtype).max).to(dtype)
-
-
-def _saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
-    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
-    clamped = numbers.clamp(-limit, limit)
-    return torch.where(numbers.isfinite(), clamped, numbers)
+    return saturated(numbers, torch.finfo(dtype).max).to(dtype)

@@ -126,6 +126,11 @@ class ValueField:
     dim: int
 
     @cached_property
+    def top_level(self) -> int:
+        """The highest level."""
+        return 2**self.bits - 1
+
+    @cached_property
     def scale_offset(self) -> int:
         """Offset of the scale, which is also the number of level bytes."""
         return self.dim * self.bits // 8

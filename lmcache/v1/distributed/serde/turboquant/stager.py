@@ -10,6 +10,7 @@ import torch
 
 # First Party
 from lmcache import torch_dev
+from lmcache.v1.distributed.serde.turboquant.effort import Effort
 from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.staging_decode import Decoding
 from lmcache.v1.distributed.serde.turboquant.staging_encode import Encoding
@@ -27,13 +28,15 @@ class Stager:
     Args:
         device: The accelerator.
         num_bytes: Most device memory, and most pinned memory, to use.
+        effort: What the encoder tries.
 
     Raises:
         MemoryShortage: If the accelerator has not even a sixteenth of it left.
     """
 
-    def __init__(self, device: torch.device, num_bytes: int) -> None:
+    def __init__(self, device: torch.device, num_bytes: int, effort: Effort) -> None:
         self.device = device
+        self._effort = effort
         self._workspaces = [Workspace(device, num_bytes)]
         self._encodings: dict[Container, Encoding] = {}
         self._decodings: dict[Container, Decoding] = {}
@@ -61,7 +64,7 @@ class Stager:
         encoding = self._encodings.get(container)
         if encoding is None:
             _make_room(self._encodings)
-            encoding = Encoding(self._workspaces[0], container)
+            encoding = Encoding(self._workspaces[0], container, self._effort)
             self._encodings[container] = encoding
         encoding.run(tensors, buffer, key_fingerprint)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.effort import PLAIN, Effort
 from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.launches import Launch
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
@@ -53,9 +54,9 @@ class Stage:
         """Layout of the chunk as a tensor of its own."""
         return self.step.chunk.layout
 
-    def launch(self, work: Callable[[], None]) -> Launch:
-        """Return the launch of ``work`` on this stage's memory."""
-        is_on_gpu = runs_on_gpu(self.tensor, self.payload, self.layout)
+    def launch(self, work: Callable[[], None], effort: Effort = PLAIN) -> Launch:
+        """Return the launch of ``work``, of an effort, on this stage's memory."""
+        is_on_gpu = runs_on_gpu(self.tensor, self.payload, self.layout, effort)
         return Launch(work, is_recordable=is_on_gpu)
 
 

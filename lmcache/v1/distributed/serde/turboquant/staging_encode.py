@@ -14,6 +14,7 @@ from lmcache.v1.distributed.serde.turboquant.checksum import (
     WORD_BYTES,
     add_device_checksum,
 )
+from lmcache.v1.distributed.serde.turboquant.effort import Effort
 from lmcache.v1.distributed.serde.turboquant.frame import Container, FrameLayout
 from lmcache.v1.distributed.serde.turboquant.payload import write_payload
 from lmcache.v1.distributed.serde.turboquant.staging import Operation, Stage
@@ -26,17 +27,22 @@ class Encoding(Operation):
     Args:
         workspace: Memory and streams of this thread.
         container: What the objects become.
+        effort: What the encoder tries.
 
     Raises:
         MemoryShortage: If the workspace is too small for a layer.
     """
 
-    def __init__(self, workspace: Workspace, container: Container) -> None:
+    def __init__(
+        self, workspace: Workspace, container: Container, effort: Effort
+    ) -> None:
         super().__init__(workspace, container, resident_bytes=0)
         self._sums = isinstance(container, FrameLayout) and self._plan.has_whole_words
         body_start = container.body_start if self._sums else None
         self._launches = [
-            stage.launch(partial(_encode, stage, workspace.total, body_start))
+            stage.launch(
+                partial(_encode, stage, effort, workspace.total, body_start), effort
+            )
             for stage in self._stages
         ]
 
@@ -83,9 +89,11 @@ class Encoding(Operation):
         stage.region.emptied.record(outward)
 
 
-def _encode(stage: Stage, total: torch.Tensor, body_start: int | None) -> None:
+def _encode(
+    stage: Stage, effort: Effort, total: torch.Tensor, body_start: int | None
+) -> None:
     """Queue the encoding of a chunk, and add it to the checksum of a frame's body."""
-    write_payload(stage.tensor, stage.payload, stage.layout)
+    write_payload(stage.tensor, stage.payload, stage.layout, effort=effort)
     if body_start is None:
         return
     start = 0

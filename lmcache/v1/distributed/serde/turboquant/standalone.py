@@ -25,6 +25,7 @@ from lmcache.v1.distributed.serde.turboquant.device import (
     finish_work,
     parse_device,
 )
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
 from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 from lmcache.v1.distributed.serde.turboquant.header import ALIGNMENT_BYTES
 from lmcache.v1.distributed.serde.turboquant.layout import layouts_of
@@ -98,7 +99,8 @@ class TurboQuantCodec:
             device = CPU if is_free else self._choice.working_device([tensor])
         data = torch.empty(frame.total_bytes, dtype=torch.uint8, device=device)
         plain = tensor.detach().resolve_neg().contiguous().to(device)
-        write_payload(plain, data[frame.spans[0]], layouts[0], self._threads)
+        part, effort = data[frame.spans[0]], EFFORTS[self._config.effort]
+        write_payload(plain, part, layouts[0], self._threads, effort)
         frame.seal(data, threads=self._threads)
         return data.cpu().numpy().tobytes()
 

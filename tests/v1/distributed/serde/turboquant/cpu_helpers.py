@@ -9,7 +9,8 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
-from lmcache.v1.distributed.serde.turboquant import reference
+from lmcache.v1.distributed.serde.turboquant import reference, search
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
@@ -50,12 +51,14 @@ def cpu_encode(
     layout: PayloadLayout,
     threads: int = 1,
     poison: int = POISONS[0],
+    effort: str = "fast",
 ) -> torch.Tensor:
     """Encode into poisoned slots ``[layers, tokens, heads, slot_bytes]``."""
     slots = torch.full(slots_shape(layout), poison, dtype=torch.uint8)
     views = compressed_views(tensor, layout)
     assert cpu.supports(views, slots)
-    cpu.encode_layers(views, slots, layout.slot, layout.quant_start, threads)
+    where = (views, slots, layout.slot, layout.quant_start)
+    cpu.encode_layers(*where, threads, effort=EFFORTS[effort])
     return slots
 
 
@@ -69,11 +72,14 @@ def cpu_decode(
     return tensor
 
 
-def reference_encode(tensor: torch.Tensor, layout: PayloadLayout) -> torch.Tensor:
+def reference_encode(
+    tensor: torch.Tensor, layout: PayloadLayout, effort: str = "fast"
+) -> torch.Tensor:
     """Encode as specified."""
     slots = torch.empty(slots_shape(layout), dtype=torch.uint8)
     views = compressed_views(tensor, layout)
-    reference.encode_layers(views, slots, layout.slot, layout.quant_start)
+    where = (views, slots, layout.slot, layout.quant_start)
+    search.encode_layers(*where, EFFORTS[effort])
     return slots
 
 

@@ -23,6 +23,7 @@ def test_defaults_are_the_documented_ones() -> None:
         device="auto",
         cuda_device="",
         staging_mib=64,
+        effort="fast",
     )
     assert config.key_dim == 128
 
@@ -69,6 +70,9 @@ def test_is_frozen_and_hashable() -> None:
         ({"skip_first_layers": -1}, "skip_first_layers must be an integer >= 0"),
         ({"skip_last_layers": None}, "skip_last_layers must be an integer >= 0"),
         ({"preset": 4}, "preset must be a name, got 4"),
+        ({"effort": "worst"}, "effort must be one of fast, balanced, best, got 'wor"),
+        ({"effort": 1}, "effort must be one of fast, balanced, best, got 1"),
+        ({"effort": []}, r"effort must be one of fast, balanced, best, got \[\]"),
         ({"cuda_device": 1}, "cuda_device must look like '1', 'cuda' or 'cuda:1'"),
         ({"cuda_device": ":1"}, "cuda_device must look like"),
         ({"cuda_device": "cuda:one"}, "cuda_device must look like"),

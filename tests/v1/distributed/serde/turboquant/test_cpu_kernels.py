@@ -14,6 +14,7 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.config import TWO_WIDTHS
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
@@ -88,6 +89,21 @@ def test_many_rows(preset: str) -> None:
     assert torch.equal(restored, reference_decode(payload, layout))
 
 
+@pytest.mark.parametrize("preset", ["turboquant_4bit_nc", "turboquant_3bit_nc"])
+@pytest.mark.parametrize("head_dim", [8, 24, 80, 128, 256, 1016])
+@pytest.mark.parametrize("effort", ["balanced", "best"])
+def test_searches_of_every_head_dim(preset: str, head_dim: int, effort: str) -> None:
+    """More heads than lanes, more tokens than are sampled, a common part."""
+    tensor = gaussian(2, 2, 70, 9 * head_dim, seed=head_dim)
+    tensor += 5 * gaussian(2, 2, 1, 9 * head_dim, seed=1)
+    layout = layout_of(tensor, preset, head_dim)
+    specified = reference_encode(tensor, layout, effort)
+    assert not torch.equal(specified, reference_encode(tensor, layout))
+    for threads, poison in zip((1, 3), POISONS, strict=True):
+        payload = cpu_encode(tensor, layout, threads, poison, effort)
+        assert torch.equal(payload, specified)
+
+
 ROWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gaussian": torch.clone,
     "zero": torch.zeros_like,
@@ -144,12 +160,12 @@ def kv_cases(draw: st.DrawFn):
     return tensor, replace(layout, dtype=tensor.dtype), draw(st.integers(1, 3))
 
 
-@given(case=kv_cases())
+@given(case=kv_cases(), effort=st.sampled_from(list(EFFORTS)))
 @settings(max_examples=150)
-def test_any_rows_in_any_layout(case) -> None:
+def test_any_rows_in_any_layout(case, effort: str) -> None:
     tensor, layout, threads = case
-    payload = cpu_encode(tensor, layout, threads)
-    specified = reference_encode(tensor, layout)
+    payload = cpu_encode(tensor, layout, threads, effort=effort)
+    specified = reference_encode(tensor, layout, effort)
     assert torch.equal(
         one_nan_and_zero(payload, layout.slot),
         one_nan_and_zero(specified, layout.slot),

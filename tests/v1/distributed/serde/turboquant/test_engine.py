@@ -64,7 +64,7 @@ def host_decode(
 class ShortStager:
     """A stager that finds too little memory when it starts to work."""
 
-    def __init__(self, device: torch.device, num_bytes: int) -> None:
+    def __init__(self, device: torch.device, *_: object) -> None:
         self.device = device
 
     def encode(self, *_: object) -> None:

@@ -17,6 +17,7 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.accelerators import MemoryShortage
 from lmcache.v1.distributed.serde.turboquant.chunks import chunks_of
+from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, PLAIN, Effort
 from lmcache.v1.distributed.serde.turboquant.frame import Container, container_of
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
 from lmcache.v1.distributed.serde.turboquant.staging_decode import Decoding
@@ -77,14 +78,17 @@ def container_for(
 
 
 def encoded_whole(
-    tensors: list[torch.Tensor], container: Container, on: torch.device = DEVICE
+    tensors: list[torch.Tensor],
+    container: Container,
+    on: torch.device = DEVICE,
+    effort: Effort = PLAIN,
 ) -> torch.Tensor:
     """The bytes that tensors become as a whole on a device, on the CPU."""
     buffer = torch.full((container.total_bytes,), 0xA5, dtype=torch.uint8, device=on)
     for tensor, layout, span in zip(
         tensors, container.layouts, container.spans, strict=True
     ):
-        write_payload(tensor.to(on), buffer[span], layout)
+        write_payload(tensor.to(on), buffer[span], layout, effort=effort)
     container.seal(buffer, FINGERPRINT)
     return buffer.cpu()
 
@@ -111,10 +115,11 @@ def check_both_ways(
 ) -> None:
     """Stage tensors to bytes and back, and compare with whole ones."""
     container = container_for(tensors, config)
-    expected = encoded_whole(tensors, container)
+    effort = EFFORTS[config.effort]
+    expected = encoded_whole(tensors, container, effort=effort)
     buffer = torch.full((container.total_bytes,), 0x5A, dtype=torch.uint8)
     sources = [as_bytes(tensor) for tensor in tensors]
-    encoding = Encoding(workspace, container)
+    encoding = Encoding(workspace, container, effort)
     for _ in range(3):
         buffer.fill_(0x5A)
         encoding.run(sources, buffer, FINGERPRINT)
@@ -140,6 +145,18 @@ def test_staged_bytes_are_those_of_the_whole(
     config = config_of(kv_layout, "turboquant_4bit_nc", framed)
     workspace = workspace_type(DEVICE, memory_kib * KIB)
     check_both_ways(workspace, [tensor], config)
+
+
+@pytest.mark.parametrize("preset", PRESET_NAMES)
+def test_staged_bytes_are_searched_too(
+    preset: str, workspace_type: type[Workspace]
+) -> None:
+    tensor = gaussian(*TENSORS["split"], seed=1).bfloat16()
+    config = config_of("split", preset, framed=True, effort="best")
+    check_both_ways(workspace_type(DEVICE, 160 * KIB), [tensor], config)
+    container = container_for([tensor], config)
+    searched = encoded_whole([tensor], container, effort=EFFORTS["best"])
+    assert not torch.equal(searched, encoded_whole([tensor], container))
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 33])
@@ -201,7 +218,7 @@ def test_a_layer_that_does_not_fit_is_a_shortage() -> None:
     tensor = gaussian(*TENSORS["split"]).half()
     container = container_for([tensor], config_of("split", "turboquant_k8v4", True))
     with pytest.raises(MemoryShortage, match="got 8192: raise staging_mib"):
-        Encoding(Workspace(DEVICE, 8 * KIB), container)
+        Encoding(Workspace(DEVICE, 8 * KIB), container, PLAIN)
 
 
 @pytest.mark.parametrize("kv_layout", TENSORS)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.effort import PLAIN, Effort
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_measure import (
@@ -24,6 +25,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     make_plan,
     num_tiles,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_searched import searching_work
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
     NO_ROTARY,
     NO_STATISTICS,
@@ -72,8 +74,9 @@ def encode_layers(
     first_layer: int,
     threads: int,
     side_table: tuple[SideTablePart, ...] = (),
+    effort: Effort = PLAIN,
 ) -> None:
-    """Quantise layers into slots: the bytes of ``reference.encode_layers``.
+    """Quantise layers into slots: the bytes of ``search.encode_layers``.
 
     Args:
         views: Keys and values that :func:`supports`.
@@ -85,14 +88,21 @@ def encode_layers(
             depend on it.
         side_table: A part of contiguous tensors, which is written, for each
             calibrated field.
+        effort: What to try.
     """
     if not slots.numel():
         return
+    payload, works = _memory_of(slots), []
     parts = _parts(views, slots, slot, first_layer, side_table)
     for part in parts:
         if part.side_table is not None:
             _measure(part, threads)
-    _run_on_tiles(encode_tiles, parts, _memory_of(slots), threads)
+        if effort.searches(part.field):
+            source, where = _memory_of(part.view), (part.plan, part.field, part.layers)
+            works.append(searching_work(source, payload, *where, effort, threads))
+        else:
+            works.append(_work(encode_tiles, part, payload))
+    _run_on_tiles(works, parts[0], threads)
 
 
 def decode_layers(
@@ -116,7 +126,8 @@ def decode_layers(
     if not slots.numel():
         return
     parts = _parts(views, slots, slot, first_layer, side_table)
-    _run_on_tiles(decode_tiles, parts, _memory_of(slots), threads)
+    works = [_work(decode_tiles, part, _memory_of(slots)) for part in parts]
+    _run_on_tiles(works, parts[0], threads)
     for part in parts:
         if part.side_table is not None:
             _put_back(part.view, part.side_table)
@@ -210,26 +221,24 @@ def _put_back(view: torch.Tensor, table: SideTablePart) -> None:
     view[layers, positions, heads] = rows.to(view.dtype)
 
 
-def _run_on_tiles(
-    kernel: Callable[..., None],
-    parts: list[_Part],
-    payload: np.ndarray,
-    threads: int,
-) -> None:
-    """Run a kernel on every part of every tile."""
-    works: list[Callable[..., None]] = [
-        partial(
-            kernel,
-            _memory_of(part.view),
-            payload,
-            part.plan,
-            make_constants(part.field, part.layers),
-            part.statistics,
-            part.rotary,
-        )
-        for part in parts
-    ]
-    tiles = num_tiles(parts[0].plan) * len(parts[0].layers)
+def _work(
+    kernel: Callable[..., None], part: _Part, payload: np.ndarray
+) -> Callable[..., None]:
+    """Return what runs a kernel on a part of the tiles from one to before another."""
+    return partial(
+        kernel,
+        _memory_of(part.view),
+        payload,
+        part.plan,
+        make_constants(part.field, part.layers),
+        part.statistics,
+        part.rotary,
+    )
+
+
+def _run_on_tiles(works: list[Callable[..., None]], part: _Part, threads: int) -> None:
+    """Do all works on every tile, of which each part has as many as ``part``."""
+    tiles = num_tiles(part.plan) * len(part.layers)
     shares = share_out(tiles, threads, unit=1, least=_TILES_PER_SHARE)
     run([partial(_run_share, works, share) for share in shares], threads)
 

@@ -46,6 +46,29 @@ def to_indices(coordinates: Floats, thresholds: tuple[Ints, ...], bits: int) -> 
 
 
 @part
+def nearest_centroids(
+    coordinates: Floats, thresholds: tuple[Ints, ...], magnitudes: tuple[Floats, ...]
+) -> Floats:
+    """Look up the centroid of each coordinate's index; the highest for NaN.
+
+    Args:
+        coordinates: What to look up.
+        thresholds: As in :func:`to_indices`.
+        magnitudes: One centroid above zero more than thresholds, the lowest first.
+
+    Returns:
+        The centroids.
+    """
+    negative = minus_one_where(coordinates < 0.0)
+    magnitude = (as_ints(coordinates) & ~_TOP_BIT) + negative
+    centroids = magnitudes[0]
+    for place in range(len(thresholds)):
+        is_past = magnitude > thresholds[place]
+        centroids = select(is_past, magnitudes[place + 1], centroids)
+    return as_floats(as_ints(centroids) | (negative & _TOP_BIT))
+
+
+@part
 def from_indices(indices: Ints, magnitudes: tuple[Floats, ...]) -> Floats:
     """Look up centroids.
 

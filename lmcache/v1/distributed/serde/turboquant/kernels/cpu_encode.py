@@ -22,8 +22,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     ints,
     minus_one_where,
     select,
-    truncate,
-    unordered,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
     get,
@@ -64,7 +62,11 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
     Rotary,
     Statistics,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_values import (
+    divisors_of,
+    extremes,
+    write_values,
+)
 
 
 @Kernel
@@ -245,35 +247,9 @@ def _encode_values(
 
     Levels are chosen for the scale and zero point as they are stored.
     """
-    bits = plan.bits
-    top_level = np.float32((1 << bits) - 1)
-    lowest, highest = _extremes(tile)
+    top_level = np.float32((1 << plan.bits) - 1)
+    lowest, highest = extremes(tile)
     scales = to_float16((highest - lowest) / top_level)
     zeros = to_float16(lowest)
-    step, base = from_float16(scales), from_float16(zeros)
-    step = select(step > 0.0, step, floats(np.inf))
-    for group in range(tile.shape[0] // LANES):
-        word = ints(0)
-        for i in range(LANES):
-            levels = (get(tile, group * LANES + i) - base) / step + 0.5
-            # The first choice is made against NaN too: it becomes level 0.
-            levels = select(levels > 0.0, levels, floats(0.0))
-            levels = select(levels < top_level, levels, floats(top_level))
-            word = word | (truncate(levels) << (bits * i))
-        write_words(payload, fields_at, group * bits, word)
-    write_halves(payload, fields_at, plan.codes_bytes, scales)
-    write_halves(payload, fields_at, plan.codes_bytes + FP16_BYTES, zeros)
-
-
-@part
-def _extremes(tile: np.ndarray) -> tuple[Floats, Floats]:
-    """Return the lowest and highest dimension; NaN if one is; zero is +0."""
-    lowest = highest = get(tile, 0)
-    strange = unordered(lowest, lowest)
-    for dim in range(1, tile.shape[0]):
-        numbers = get(tile, dim)
-        lowest = select(numbers < lowest, numbers, lowest)
-        highest = select(numbers > highest, numbers, highest)
-        strange = strange | unordered(numbers, numbers)
-    nan = floats(np.nan)
-    return select(strange, nan, lowest + 0.0), select(strange, nan, highest)
+    bases, divisors = from_float16(zeros), divisors_of(from_float16(scales))
+    write_values(tile, plan, scales, zeros, bases, divisors, payload, fields_at)
