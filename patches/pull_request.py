@@ -29,7 +29,24 @@ BASE_KEY = "branch.{}.base"
 # How the paths of a commit begin, its subject and its body, in order.
 COMMITS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
-        ("lmcache/v1/",),
+        (
+            "lmcache/integration/",
+            "lmcache/v1/distributed/api.py",
+            "lmcache/v1/distributed/kv_content.py",
+            "lmcache/v1/distributed/l2_adapters/",
+            "lmcache/v1/distributed/memory_manager/",
+            "lmcache/v1/kv_layer_groups.py",
+            "lmcache/v1/memory_management.py",
+            "lmcache/v1/mp_observability/",
+            "lmcache/v1/multiprocess/",
+        ),
+        "[Core] Let layout descriptions say what tensors hold",
+        "A kernel group's KV format, head count and head size, and what the engine\n"
+        "says of its KV, reach the objects allocated from a layout description and\n"
+        "the estimate of a serde. Nothing changes where nobody says anything.",
+    ),
+    (
+        ("lmcache/v1/distributed/serde/",),
         "[Core] Rewrite the TurboQuant serde",
         "One module for each concern: configuration, byte layout, tables, a plain\n"
         "torch reference and the codec. Payloads of the four presets stay\n"

@@ -9,11 +9,18 @@ configuration names.
 # Standard
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
+import atexit
 import re
 import shlex
+import shutil
 import sys
+import sysconfig
+import venv
 
 # Third Party
 import yaml
@@ -32,11 +39,20 @@ _TYPES = {"python": r"\.py$", "text": r"", "c++": r"\.(cpp|h)$", "cuda": r"\.cuh
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A hook that is a Python package: what it checks and how to run it."""
+    """A hook that is a Python package: what it checks and how to run it.
+
+    Attributes:
+        project: Name of its distribution.
+        files: Pattern of the files that it checks.
+        command: Module and arguments.
+        sees: The packages that the configuration installs beside it, where it
+            reads types of others.
+    """
 
     project: str
     files: str
     command: str
+    sees: tuple[str, ...] = ()
 
 
 _TOOLS = {
@@ -54,8 +70,8 @@ _TOOLS = {
     "mypy": Tool(
         project="mypy",
         files=r"\.pyi?$",
-        command="mypy --config-file=pyproject.toml --python-version=3.12 "
-        "--no-site-packages",
+        command="mypy --config-file=pyproject.toml --python-version=3.12",
+        sees=("msgspec",),
     ),
 }
 
@@ -93,7 +109,26 @@ def hook_checks(checkout: Path, files: Sequence[str]) -> Iterator[Check]:
                 tool = _tool(hook, source["rev"])
                 chosen = [file for file in chosen if re.search(tool.files, file)]
                 command = [sys.executable, "-m", *shlex.split(tool.command)]
+                if tool.sees:
+                    python = _environment(tool.sees) / "bin" / "python"
+                    command.append(f"--python-executable={python}")
                 yield _check(hook, command, chosen)
+
+
+@cache
+def _environment(packages: tuple[str, ...]) -> Path:
+    """Make a virtual environment of these installed packages, for this process."""
+    folder = Path(mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    venv.create(folder, with_pip=False)
+    variables = {"base": str(folder), "platbase": str(folder)}
+    target = Path(sysconfig.get_path("purelib", "venv", variables))
+    for package in packages:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise PatchError(f"{CONFIGURATION}: expected {package} to be installed")
+        (target / package).symlink_to(Path(spec.origin).parent)
+    return folder
 
 
 def _check(hook: Hook, command: Sequence[str], files: Sequence[str]) -> Check:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 import json
+import math
 import os
 import re
 import subprocess
@@ -81,6 +82,28 @@ def test_demo_measures_none_fp8_and_the_preset(
     output = capsys.readouterr().out
     assert all(name in output for name in rows)
     assert f"{rows[PRESET]['stored_bytes']:,}" in output
+
+
+@pytest.mark.parametrize("kind", ["fs_native", "resp", "s3", "mock"])
+def test_every_kind_of_storage_holds_the_same_bytes(
+    kind: str,
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = tmp_path / "result.json"
+    options = ["--l2", kind, "--skip-layers", "1", "--json", str(result)]
+    assert main([*arguments, *options]) == 0
+    document = json.loads(result.read_text())
+    rows = {row["serde"]: row for row in document["rows"]}
+    assert document["settings"]["l2_adapter"] == kind
+    assert f"L2 adapter {kind}" in capsys.readouterr().out
+    raw_bytes = 2 * 5 * 512 * 2 * 64 * 2
+    # Two chunks, each of a header, two raw layers and three of 512 slots of 70 bytes.
+    pages = math.ceil((128 + 2 * raw_bytes / 10 + 3 * 512 * 70) / 4096)
+    expected = {"no serde": raw_bytes, "fp8": raw_bytes // 2, PRESET: 2 * 4096 * pages}
+    assert {name: row["stored_bytes"] for name, row in rows.items()} == expected
+    assert 0.05 < rows[PRESET]["key_error"] < 0.11
 
 
 def test_own_adapter_and_its_serde(

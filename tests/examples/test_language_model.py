@@ -10,7 +10,8 @@ import pytest
 import torch
 
 # First Party
-from language_model import KVCache, LanguageModel
+from kv_cache import KVCache
+from language_model import LanguageModel
 
 CPU = torch.device("cpu")
 NUM_CONTEXT, NUM_READING = 48, 16
@@ -71,6 +72,18 @@ def test_reading_on_leaves_the_cache_as_it_is_and_depends_on_it(
     assert not torch.allclose(
         first, model.read_on(forgotten, token_ids[NUM_CONTEXT:]), atol=0.1
     )
+
+
+def test_reading_after_several_caches_is_reading_after_each(
+    model_folder: Path, token_ids: torch.Tensor
+) -> None:
+    model = LanguageModel.load(model_folder, CPU)
+    caches = [model.prefill(x) for x in token_ids[:NUM_CONTEXT].view(2, -1)]
+    reading = token_ids[NUM_CONTEXT:]
+    together = model.read_on_each(caches, reading)
+    apart = torch.stack([model.read_on(cache, reading) for cache in caches])
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(apart[0], apart[1], atol=0.1)
 
 
 def test_encode_gives_the_words(model_folder: Path) -> None:

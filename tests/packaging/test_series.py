@@ -131,8 +131,10 @@ def test_series_applies_in_the_order_of_its_numbers(tmp_path: Path) -> None:
 def test_series_applies_to_the_release(
     patch_set: PatchSet, pristine_sdist: Path
 ) -> None:
+    contents: dict[str, bytes] = {}
     for patch in patch_set.series:
-        patch.apply((pristine_sdist / patch.path).read_bytes())
+        released = (pristine_sdist / patch.path).read_bytes()
+        contents[patch.path] = patch.apply(contents.get(patch.path, released))
 
 
 def test_series_quotes_no_line_of_the_release(

@@ -12,14 +12,14 @@ import pytest
 # First Party
 from patchset.errors import PatchError
 from patchset.files import snapshot
-from patchset.plan import PatchSet, TreeState
+from patchset.plan import PACKAGE, PatchSet, TreeState
 from patchset.transaction import JOURNAL
 from patchset.tree import apply, plan_reverse, plan_swaps, reverse, tree_state
 from tests.packaging.trees import (
-    PACKAGES,
     SUBPACKAGE,
     copy_packages,
     fingerprint,
+    package_paths,
     refuse,
     rewrite,
 )
@@ -50,7 +50,12 @@ def test_patched_tree_has_our_files_and_none_of_theirs(
 
 def test_wheel_gets_the_package_alone(wheel_tree: Path, patch_set: PatchSet) -> None:
     paths = [swap.path for swap in apply(wheel_tree, patch_set)]
-    assert paths == [*PACKAGES, "lmcache-0.5.6.dist-info/RECORD"]
+    patched = dict.fromkeys(patch.path for patch in patch_set.series)
+    assert paths == [
+        *package_paths(patch_set),
+        *(path for path in patched if path.startswith(PACKAGE)),
+        "lmcache-0.5.6.dist-info/RECORD",
+    ]
     assert not (wheel_tree / "docs").exists()
 
 

@@ -21,7 +21,7 @@ from patchset.record import file_row, read_record
 from patchset.release import REPOSITORY, Release
 from patchset.wheel import CUPY_SETTING, build_fork_wheel
 from tests.packaging.environments import Environment, run
-from tests.packaging.trees import PACKAGES, SUBPACKAGE
+from tests.packaging.trees import SUBPACKAGE, package_paths
 
 PINNED_INFO = "lmcache-0.5.6.dist-info"
 FORK_INFO = "lmcache-0.5.6+turboquant.1.dist-info"
@@ -60,13 +60,16 @@ def test_wheel_differs_from_the_pinned_one_where_it_has_to(
 ) -> None:
     with ZipFile(fork_wheel) as fork, ZipFile(fetch_wheel(release)) as pinned:
         ours, theirs = contents(fork, FORK_INFO), contents(pinned, PINNED_INFO)
-    package = {name for name in ours if name.startswith(PACKAGES)}
+    packages = tuple(package_paths(patch_set))
+    package = {name for name in ours if name.startswith(packages)}
     sources = (patch_set.repository / "lmcache").rglob("*.py")
     assert package == {f.relative_to(patch_set.repository).as_posix() for f in sources}
-    replaced = {name for name in theirs if name.startswith(PACKAGES)}
+    replaced = {name for name in theirs if name.startswith(packages)}
     assert ours.keys() - package == theirs.keys() - replaced
     changed = {name for name in ours.keys() - package if ours[name] != theirs[name]}
-    assert changed == {"lmcache/_version.py", "INFO/METADATA", "INFO/RECORD"}
+    patched = {patch.path for patch in patch_set.series if patch.path in ours}
+    versioned = {"lmcache/_version.py", "INFO/METADATA", "INFO/RECORD"}
+    assert changed == versioned | patched
     assert any(name.endswith(".so") for name in ours)
 
 

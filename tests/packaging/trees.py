@@ -11,19 +11,26 @@ import pytest
 # First Party
 from patchset.errors import PatchError
 from patchset.files import sha256
-from patchset.plan import PatchSet, TreeState
+from patchset.plan import PACKAGE, PatchSet, TreeState
 from patchset.tree import apply
 
 SUBPACKAGE = "lmcache/v1/distributed/serde/turboquant"
-COMMAND = "lmcache/cli/commands/tool/turboquant"
-PACKAGES = (SUBPACKAGE, COMMAND)
-"""Folders of ours that stand in every tree."""
+
+
+def package_paths(patch_set: PatchSet) -> list[str]:
+    """Return what the patch set lays over a tree without docs and tests."""
+    return [path for path in patch_set.release.overlay if path.startswith(PACKAGE)]
 
 
 def copy_packages(patch_set: PatchSet, repository: Path) -> None:
     """Copy what the patch set lays over a tree without docs and tests."""
-    for path in PACKAGES:
-        shutil.copytree(patch_set.repository / path, repository / path)
+    for path in package_paths(patch_set):
+        source, target = patch_set.repository / path, repository / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
 
 
 def rewrite(path: Path, text: str) -> None:

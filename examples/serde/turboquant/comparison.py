@@ -10,9 +10,10 @@ from statistics import median
 import torch
 
 # First Party
+from kv_cache import KVCache
 from kv_store import KVStore, LoadedChunks, StoredChunks
 from l2_bytes import BytesSource
-from language_model import KVCache, LanguageModel
+from language_model import LanguageModel
 from lmcache.v1.distributed.serde import SerdeConfig
 from quality import agreement, perplexity, relative_error
 from storage_config import parse_l2_adapter

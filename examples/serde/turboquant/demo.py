@@ -7,6 +7,8 @@ Run ``python demo.py --help``; README.md says what the table shows.
 # Standard
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from tempfile import TemporaryDirectory
 import json
 import os
@@ -35,6 +37,8 @@ from comparison import STEPS_PER_SCHEME, Comparison, Row, Scheme
 from demo_options import build_parser, check_arguments, load_inputs, schemes_for
 from demo_report import headline, notes, results_json, results_table
 from kv_store import KVStoreError
+from l2_storage import running_l2
+from storage_server import ServerError
 
 ERROR_EXIT_CODE = 2
 TABLE_WIDTH = 100
@@ -54,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         run(arguments, Console())
-    except (ValueError, OSError, ImportError, KVStoreError) as error:
+    except (ValueError, OSError, ImportError, KVStoreError, ServerError) as error:
         print(f"demo.py: error: {' '.join(str(error).split())}", file=sys.stderr)
         return ERROR_EXIT_CODE
     return 0
@@ -71,9 +75,16 @@ def run(arguments: Namespace, output: Console) -> None:
         ValueError: If an option or an input does not fit.
         OSError: If a file cannot be read or written.
         KVStoreError: If LMCache fails to store or load.
+        ServerError: If a storage server is not installed or does not start.
     """
     check_arguments(arguments)
-    with _progress() as progress, TemporaryDirectory(prefix="lmcache-demo-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="lmcache-demo-"))
+        progress = stack.enter_context(_progress())
+        adapter = arguments.l2_adapter
+        if adapter is None:
+            spec = stack.enter_context(running_l2(arguments.l2, Path(folder)))
+            adapter = json.dumps(spec)
         loading = progress.add_task("load the model", total=None)
         model, passage, text_name = load_inputs(arguments)
         progress.update(loading, description=f"prefill {len(passage.context)} tokens")
@@ -81,8 +92,6 @@ def run(arguments: Namespace, output: Console) -> None:
         progress.remove_task(loading)
         cache = comparison.cache
         schemes = schemes_for(arguments, cache.num_layers, cache.head_dim)
-        temporary = {"type": "fs", "base_path": folder}
-        adapter = arguments.l2_adapter or json.dumps(temporary)
         rows = _measure(comparison, schemes, adapter, progress)
     adapter_type = json.loads(adapter)["type"]
     _print(output, headline(comparison, text_name, adapter_type), rows, comparison)

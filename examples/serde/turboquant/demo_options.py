@@ -11,6 +11,7 @@ import torch
 
 # First Party
 from comparison import CHUNK_TOKENS, Passage, Scheme
+from l2_storage import L2_KINDS, MOCK_GB_PER_SECOND
 from language_model import LanguageModel
 from lmcache.v1.distributed.serde import SerdeConfig, create_serde_processor
 from storage_config import parse_l2_adapter
@@ -216,9 +217,18 @@ def _add_storing_options(parser: ArgumentParser) -> None:
         default=DTYPES[0],
         help="type of the KV that is stored (default: %(default)s)",
     )
-    options.add_argument(
+    place = options.add_mutually_exclusive_group()
+    place.add_argument(
+        "--l2",
+        choices=L2_KINDS,
+        default=L2_KINDS[0],
+        help="where to store: files in a temporary folder, a Redis or S3 server that "
+        f"is started over one, or memory reached at {MOCK_GB_PER_SECOND:g} GB/s "
+        "(default: %(default)s)",
+    )
+    place.add_argument(
         "--l2-adapter",
         metavar="JSON",
-        help="where to store, as for lmcache server --l2-adapter; a serde in it gets "
-        "a row of its own (default: fs in a temporary folder)",
+        help="a storage of your own, as for lmcache server --l2-adapter; a serde in "
+        "it gets a row of its own",
     )

@@ -6,7 +6,7 @@ with keys first, and the model reads on from any tensor of that layout.
 """
 
 # Standard
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 import inspect
 
@@ -21,50 +21,10 @@ from transformers import (
 from transformers.utils import ModelOutput
 import torch
 
+# First Party
+from kv_cache import KVCache
+
 _SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
-
-
-@dataclass(frozen=True)
-class KVCache:
-    """The KV cache of one sequence.
-
-    Attributes:
-        kv: ``[2, layers, tokens, heads * head_dim]``; keys, as attention reads them
-            (after the rotary embedding), then values.
-        head_dim: Width of one head.
-
-    Raises:
-        ValueError: If ``kv`` does not have that shape.
-    """
-
-    kv: torch.Tensor
-    head_dim: int
-
-    def __post_init__(self) -> None:
-        shape = tuple(self.kv.shape)
-        if len(shape) != 4 or shape[0] != 2:
-            raise ValueError(
-                f"expected KV as [2, layers, tokens, heads * head_dim], got {shape}"
-            )
-        if self.head_dim <= 0 or shape[3] % self.head_dim:
-            raise ValueError(
-                f"hidden size {shape[3]} is not a multiple of head_dim {self.head_dim}"
-            )
-
-    @property
-    def num_layers(self) -> int:
-        """Number of attention layers."""
-        return self.kv.shape[1]
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of cached tokens."""
-        return self.kv.shape[2]
-
-    @property
-    def num_heads(self) -> int:
-        """Number of KV heads."""
-        return self.kv.shape[3] // self.head_dim
 
 
 class LanguageModel:
@@ -131,6 +91,11 @@ class LanguageModel:
         return cls(model.to(device), tokenizer, name)  # type: ignore[arg-type]
 
     @property
+    def network(self) -> PreTrainedModel:
+        """The transformers model itself."""
+        return self._model
+
+    @property
     def device(self) -> torch.device:
         """Where the model runs."""
         return self._model.device
@@ -167,7 +132,7 @@ class LanguageModel:
         """
         # Without a config every layer keeps every token, sliding windows included.
         cache = DynamicCache()
-        self._forward(self._model.base_model, token_ids, cache)
+        self._forward(self._model.base_model, token_ids[None], cache)
         tensors = [
             tensor
             for layer in cache.layers
@@ -185,7 +150,6 @@ class LanguageModel:
         kv = merged.unflatten(0, (-1, 2)).transpose(0, 1)
         return KVCache(kv, head_dim=tensors[0].shape[-1])
 
-    @torch.inference_mode()
     def read_on(self, cache: KVCache, token_ids: torch.Tensor) -> torch.Tensor:
         """Feed the tokens that follow a cached text.
 
@@ -197,13 +161,32 @@ class LanguageModel:
             After each of them the logits of its successor, ``[tokens, vocabulary]``,
             float32.
         """
-        kv = cache.kv.to(self.device, self.dtype)
+        return self.read_on_each([cache], token_ids)[0]
+
+    @torch.inference_mode()
+    def read_on_each(
+        self, caches: Sequence[KVCache], token_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Feed the same tokens after each of several caches, in one pass.
+
+        Args:
+            caches: What the model remembers, of one shape.
+            token_ids: The true next tokens, ``[tokens]``.
+
+        Returns:
+            Logits as of :meth:`read_on`, ``[caches, tokens, vocabulary]``.
+        """
+        kv = torch.stack([cache.kv for cache in caches], dim=2)
+        kv = kv.to(self.device, self.dtype)
         restored = DynamicCache()
-        for layer in range(cache.num_layers):
-            keys, values = (_split_heads(side, cache.head_dim) for side in kv[:, layer])
+        for layer in range(kv.shape[1]):
+            keys, values = (
+                _split_heads(side, caches[0].head_dim) for side in kv[:, layer]
+            )
             restored.update(keys, values, layer)
-        output = self._forward(self._model, token_ids, restored, cache.num_tokens)
-        return output["logits"][0].float()
+        sequences = token_ids.expand(len(caches), -1)
+        output = self._forward(self._model, sequences, restored, kv.shape[3])
+        return output["logits"].float()
 
     def _forward(
         self,
@@ -212,10 +195,10 @@ class LanguageModel:
         cache: DynamicCache,
         position: int = 0,
     ) -> ModelOutput:
-        """Run ``module`` on tokens from ``position`` on; ``cache`` grows in place."""
-        positions = torch.arange(position, position + len(token_ids))
+        """Run ``module`` on ``[sequences, tokens]``; ``cache`` grows in place."""
+        positions = torch.arange(position, position + token_ids.shape[1])
         return module(
-            input_ids=token_ids[None].to(self.device),
+            input_ids=token_ids.to(self.device),
             position_ids=positions[None].to(self.device),
             use_cache=True,
             **{self._cache_argument: cache},
@@ -228,5 +211,5 @@ def _merge_heads(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _split_heads(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """``[tokens, heads * head_dim]`` to ``[1, heads, tokens, head_dim]``."""
-    return tensor.unflatten(1, (-1, head_dim)).transpose(0, 1)[None]
+    """``[n, tokens, heads * head_dim]`` to ``[n, heads, tokens, head_dim]``."""
+    return tensor.unflatten(2, (-1, head_dim)).transpose(1, 2)

@@ -14,6 +14,7 @@ import torch
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.declared import format_of
 from lmcache.v1.distributed.serde.turboquant.factory import SERDE_TYPE
 from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout, container_of
 from lmcache.v1.distributed.serde.turboquant.self_description import described_layout
@@ -106,11 +107,13 @@ def serde_config(text: str) -> TurboQuantSerdeConfig:
         The configuration of framed payloads that it describes.
 
     Raises:
-        ValueError: If it is not such an object, or turns frames off.
+        ValueError: If it is not such an object, turns frames off, or encrypts.
     """
     settings = json.loads(text)
     if not isinstance(settings, dict) or settings.get("type") != SERDE_TYPE:
         raise ValueError(f'expected {{"type": "{SERDE_TYPE}", ...}}, got {text}')
+    if settings.get("encrypt") is not None:
+        raise ValueError("encrypted payloads show nothing without their key")
     codec_settings = {
         name: value
         for name, value in settings.items()
@@ -129,9 +132,15 @@ def given_config(settings: Mapping[str, object]) -> TurboQuantSerdeConfig:
 
 
 def _expected_layout(layout: FrameLayout, config: TurboQuantSerdeConfig) -> FrameLayout:
-    """Return how a configuration stores the tensors that a frame holds."""
+    """Return how a configuration stores the tensors that a frame holds.
+
+    What it leaves to LMCache is taken to be what the frame says.
+    """
+    parts = layout.layouts
     description = MemoryLayoutDesc(
-        [part.shape for part in layout.layouts], [part.dtype for part in layout.layouts]
+        [part.shape for part in parts],
+        [part.dtype for part in parts],
+        tuple(format_of(part.geometry) for part in parts),
     )
     expected = container_of(description, config)
     if not isinstance(expected, FrameLayout):

@@ -141,17 +141,19 @@ def _raw_spans(layout: PayloadLayout, layers: slice, group: slice) -> tuple[slic
 
 
 def _compressed_spans(layout: PayloadLayout, layers: slice) -> tuple[slice, ...]:
-    """Return where the slots of some layers are."""
-    layer_bytes = _layer_payload_bytes(layout, is_compressed=True)
-    first, last = (
-        layout.compressed_span.start + (layer - layout.quant_start) * layer_bytes
-        for layer in (layers.start, layers.stop)
-    )
-    return (slice(first, last),)
+    """Return where the side table and the slots of some layers are."""
+    spans, start = [], layout.compressed_span.start
+    first, last = (x - layout.quant_start for x in (layers.start, layers.stop))
+    slot_bytes = math.prod(layout.compressed_shape[1:])
+    for layer_bytes in (*layout.side_table.layer_bytes, slot_bytes):
+        spans.append(slice(start + first * layer_bytes, start + last * layer_bytes))
+        start += layout.compressed_shape[0] * layer_bytes
+    return tuple(spans)
 
 
 def _layer_payload_bytes(layout: PayloadLayout, is_compressed: bool) -> int:
     """Return the payload bytes of one layer."""
-    if is_compressed:
-        return math.prod(layout.compressed_shape[1:])
-    return layout.raw_layer_bytes
+    if not is_compressed:
+        return layout.raw_layer_bytes
+    table_bytes = sum(layout.side_table.layer_bytes)
+    return table_bytes + math.prod(layout.compressed_shape[1:])

@@ -26,7 +26,7 @@ _DEVICE = re.compile(r"[a-z]+(:\d+)?")
 _STAGING_DEVICE = re.compile(r"(\d+|[a-z]+(:\d+)?)?")
 
 KV_LAYOUTS = {
-    "auto": "a split or an opaque tensor",
+    "auto": "what LMCache declares, else a split or an opaque tensor",
     "split": "[2, layers, tokens, heads * head_dim]",
     "fused": "[1, layers, tokens, heads * 2 * head_dim], K then V of each head",
     "fused_planes": "[1, layers, tokens, 2 * heads * head_dim], all K, then all V",
@@ -36,6 +36,8 @@ KV_LAYOUTS = {
     "opaque": "anything",
 }
 """Shapes by ``kv_layout``. A leading 1 may be absent."""
+
+DEFAULT_HEAD_DIM = 128
 
 TWO_WIDTHS = ("diff", "latent")
 """Layouts of vectors of two widths, ``head_dim`` and ``value_head_dim``."""
@@ -47,10 +49,12 @@ class TensorRule:
 
     Attributes:
         preset: Name of the bit widths, one of ``slot.ALL_PRESETS``.
-        head_dim: Dimensions of a key of one head.
+        head_dim: Dimensions of a key of one head; None: those that LMCache declares,
+            else ``DEFAULT_HEAD_DIM``.
         value_head_dim: Dimensions of a value of one head, where they differ
             (``diff``), or of a latent's second part (``latent``); 0: like keys.
-        kv_layout: Where keys and values are, one of ``KV_LAYOUTS``.
+        kv_layout: Where keys and values are, one of ``KV_LAYOUTS``. ``auto``: where
+            LMCache declares them.
         skip_first_layers: Leading layers stored raw, bit for bit.
         skip_last_layers: Trailing layers stored raw, bit for bit.
         rope_theta: Base of the model's rotary embedding, where it turns dimension
@@ -62,7 +66,7 @@ class TensorRule:
     """
 
     preset: str = DEFAULT_PRESET
-    head_dim: int = 128
+    head_dim: int | None = None
     value_head_dim: int = 0
     kv_layout: str = "auto"
     skip_first_layers: int = 2
@@ -70,7 +74,7 @@ class TensorRule:
     rope_theta: float = 0.0
 
     def __post_init__(self) -> None:
-        require_head_dim("head_dim", self.head_dim, minimum=1)
+        require_head_dim("head_dim", self.key_dim, minimum=1)
         require_head_dim("value_head_dim", self.value_head_dim, minimum=0)
         require_int("skip_first_layers", self.skip_first_layers, minimum=0)
         require_int("skip_last_layers", self.skip_last_layers, minimum=0)
@@ -87,6 +91,11 @@ class TensorRule:
                 f"TurboQuant value_head_dim belongs to kv_layout "
                 f"{' or '.join(TWO_WIDTHS)}, got kv_layout {self.kv_layout!r}"
             )
+
+    @property
+    def key_dim(self) -> int:
+        """``head_dim``, or its default where it is not set."""
+        return DEFAULT_HEAD_DIM if self.head_dim is None else self.head_dim
 
     @cached_property
     def preset_bits(self) -> Preset:
@@ -199,7 +208,7 @@ class TurboQuantSerdeConfig(TensorRule):
     def slot(self) -> SlotLayout:
         """Slot of equally wide keys and values; raises like ``preset_bits``."""
         return SlotLayout.for_preset(
-            self.preset_bits, self.head_dim, self.head_dim, keys_only=False
+            self.preset_bits, self.key_dim, self.key_dim, keys_only=False
         )
 
     # The names below are LMCache's: its tests and users read them.

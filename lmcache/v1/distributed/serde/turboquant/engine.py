@@ -21,8 +21,7 @@ from lmcache.v1.distributed.serde.turboquant.device import (
 from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.memory import StoredTensor
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
-from lmcache.v1.distributed.serde.turboquant.staging import Decoding, Encoding
-from lmcache.v1.distributed.serde.turboquant.workspace import Workspace
+from lmcache.v1.distributed.serde.turboquant.stager import Stager
 
 logger = init_logger(__name__)
 
@@ -71,10 +70,10 @@ class Engine:
                 another than the configured one.
         """
         sources = [tensor.data for tensor in tensors]
-        device, workspace = self._place([buffer, *sources])
-        if workspace is not None:
+        device, stager = self._place([buffer, *sources])
+        if stager is not None:
             try:
-                Encoding(workspace, container, sources, buffer).run(key_fingerprint)
+                stager.encode(container, sources, buffer, key_fingerprint)
                 return
             except _SHORTAGES as shortage:
                 device = self._instead(shortage)
@@ -109,10 +108,10 @@ class Engine:
                 ``container`` describes; the tensors are not touched then.
         """
         targets = [tensor.data for tensor in tensors]
-        device, workspace = self._place([buffer, *targets])
-        if workspace is not None:
+        device, stager = self._place([buffer, *targets])
+        if stager is not None:
             try:
-                Decoding(workspace, container, buffer, targets).run(key_fingerprint)
+                stager.decode(container, buffer, targets, key_fingerprint)
                 return
             except _SHORTAGES as shortage:
                 device = self._instead(shortage)
@@ -129,17 +128,17 @@ class Engine:
 
     def _place(
         self, buffers: Sequence[torch.Tensor]
-    ) -> tuple[torch.device, Workspace | None]:
-        """Choose the device, and the workspace where host tensors have to be staged."""
-        held: Workspace | None = getattr(self._of_thread, "workspace", None)
+    ) -> tuple[torch.device, Stager | None]:
+        """Choose the device, and the stager where host tensors have to be staged."""
+        held: Stager | None = getattr(self._of_thread, "stager", None)
         try:
             device = self._choice.working_device(buffers, held and held.device)
             if device == CPU or any(buffer.device != CPU for buffer in buffers):
                 return device, None
             if held is None or held.device != device:
-                self._of_thread.workspace = None
-                held = Workspace(device, self._staging_bytes)
-                self._of_thread.workspace = held
+                self._of_thread.stager = None
+                held = Stager(device, self._staging_bytes)
+                self._of_thread.stager = held
         except _SHORTAGES as shortage:
             return self._instead(shortage), None
         return device, held

@@ -9,7 +9,7 @@ headers and believes no number in one.
 
 # Standard
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 # Third Party
@@ -17,8 +17,16 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
+from lmcache.v1.distributed.kv_content import TensorFormat
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.failures import (
+    ChangedSettingsError,
+    CorruptPayloadError,
+    PayloadError,
+    TruncatedPayloadError,
+    WrongKeyError,
+)
 from lmcache.v1.distributed.serde.turboquant.header import (
     ALIGNMENT_BYTES,
     MAGIC,
@@ -26,6 +34,7 @@ from lmcache.v1.distributed.serde.turboquant.header import (
     Header,
     TensorRecord,
     header_bytes,
+    stored_checksum,
 )
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
 
@@ -42,6 +51,9 @@ class BareLayout:
     """
 
     layouts: tuple[PayloadLayout, ...]
+
+    body_start = 0
+    """Offset of the first byte after a header."""
 
     @cached_property
     def spans(self) -> tuple[slice, ...]:
@@ -76,7 +88,7 @@ class BareLayout:
         """
         require_size(buffer, self.total_bytes, "source")
         if bytes(buffer[: len(MAGIC)].cpu().numpy()) == MAGIC:
-            raise ValueError(
+            raise ChangedSettingsError(
                 "TurboQuant payload has a frame, expected a bare one: set framed to "
                 "true"
             )
@@ -103,6 +115,14 @@ class FrameLayout:
     layouts: tuple[PayloadLayout, ...]
     page_bytes: int = PAGE_BYTES
 
+    def __hash__(self) -> int:
+        """Return the hash of the fields, computed once."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.layouts, self.page_bytes))
+
     @cached_property
     def records(self) -> tuple[TensorRecord, ...]:
         """What the header says of the tensors; raises ValueError like ``of``."""
@@ -128,12 +148,22 @@ class FrameLayout:
         end = self.spans[-1].stop if self.spans else self.header_bytes
         return round_up(end, self.page_bytes)
 
+    @property
+    def body_start(self) -> int:
+        """Offset of the first byte after the header."""
+        return self.header_bytes
+
     @cached_property
     def gaps(self) -> tuple[slice, ...]:
         """Byte ranges after the header that no payload covers; they are zero."""
         starts = [span.stop for span in self.spans] or [self.header_bytes]
         stops = [span.start for span in self.spans[1:]] + [self.total_bytes]
         return tuple(map(slice, starts, stops))
+
+    def clear_gaps(self, frame: torch.Tensor) -> None:
+        """Zero what neither header nor payloads cover."""
+        for gap in self.gaps:
+            frame[gap].zero_()
 
     def seal(
         self,
@@ -151,15 +181,11 @@ class FrameLayout:
             payload_sum: What the payloads add to the checksum of all after the
                 header; None has it computed.
         """
-        for gap in self.gaps:
-            frame[gap] = 0
+        self.clear_gaps(frame)
         if payload_sum is None:
             body_sum = checksum(frame[self.header_bytes :], threads=threads)
         else:
-            gap_sums = (
-                checksum(frame[gap], gap.start - self.header_bytes) for gap in self.gaps
-            )
-            body_sum = (payload_sum + sum(gap_sums)) % 2**64
+            body_sum = (payload_sum + self._gap_sum) % 2**64
         header = self._header(key_fingerprint, body_sum).pack()
         frame[: self.header_bytes] = torch.frombuffer(
             bytearray(header), dtype=torch.uint8
@@ -202,19 +228,41 @@ class FrameLayout:
             ValueError: If the header is corrupt or says anything else, or the frame
                 is cut short.
         """
-        head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
+        head = bytes(frame[: self.header_bytes].cpu().numpy())
+        if key_fingerprint is None or not self._begins(head, key_fingerprint):
+            # Headers of other objects may be longer.
+            head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
+            self._compare(head, key_fingerprint)
+        if frame.numel() < self.total_bytes:
+            raise TruncatedPayloadError(
+                f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
+                f"got {frame.numel()}"
+            )
+        return stored_checksum(head)
+
+    def _begins(self, head: bytes, key_fingerprint: int) -> bool:
+        """Return whether ``head`` is the header of this layout and key."""
+        if len(head) < self.header_bytes:
+            return False
+        return head == self._header(key_fingerprint, stored_checksum(head)).pack()
+
+    def _compare(self, head: bytes, key_fingerprint: int | None) -> None:
+        """Raise ValueError, and say why, unless ``head`` starts with the header."""
         stored = Header.unpack(head)
         if key_fingerprint is None:
             key_fingerprint = stored.key_fingerprint
         expected = self._header(key_fingerprint, stored.checksum)
         if head[: self.header_bytes] != expected.pack():
-            raise ValueError(f"TurboQuant payload {_difference(stored, expected)}")
-        if frame.numel() < self.total_bytes:
-            raise ValueError(
-                f"TurboQuant payload is cut short: expected {self.total_bytes} bytes, "
-                f"got {frame.numel()}"
-            )
-        return stored.checksum
+            raise _difference(stored, expected)
+
+    @cached_property
+    def _gap_sum(self) -> int:
+        """What the zeros that no payload covers add to the checksum."""
+        zeros = torch.zeros(self.page_bytes + ALIGNMENT_BYTES, dtype=torch.uint8)
+        return sum(
+            checksum(zeros[: gap.stop - gap.start], gap.start - self.header_bytes)
+            for gap in self.gaps
+        )
 
     def _header(self, key_fingerprint: int, body_checksum: int) -> Header:
         """Return the header of a frame of that key and checksum."""
@@ -245,6 +293,24 @@ def container_of(
     Raises:
         ValueError: If the serde cannot store such an object.
     """
+    formats = description.tensor_formats
+    return _container_of(
+        tuple(description.shapes),
+        tuple(description.dtypes),
+        None if formats is None else tuple(formats),
+        config,
+    )
+
+
+@lru_cache(maxsize=256)
+def _container_of(
+    shapes: tuple[torch.Size, ...],
+    dtypes: tuple[torch.dtype, ...],
+    formats: tuple[TensorFormat | None, ...] | None,
+    config: TurboQuantSerdeConfig,
+) -> Container:
+    """Do what :func:`container_of` does, once for all objects of a layout."""
+    description = MemoryLayoutDesc(list(shapes), list(dtypes), formats)
     layouts = layouts_of(description, config)
     if not config.framed:
         return BareLayout(layouts)
@@ -256,7 +322,7 @@ def container_of(
 def require_checksum(stored: int, found: int) -> None:
     """Raise ValueError unless a frame's bytes have the checksum of its header."""
     if found != stored:
-        raise ValueError(
+        raise CorruptPayloadError(
             f"TurboQuant payload is corrupt: its header has the checksum "
             f"{stored:#018x}, its bytes have {found:#018x}"
         )
@@ -276,21 +342,32 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _difference(stored: Header, expected: Header) -> str:
-    """Say what the first difference between two headers is."""
+def _difference(stored: Header, expected: Header) -> PayloadError:
+    """Return the error that names the first difference between two headers."""
     if len(stored.records) != len(expected.records):
         found, wanted = len(stored.records), len(expected.records)
-        return f"holds {found} tensors, expected {wanted}"
+        return ChangedSettingsError(
+            f"TurboQuant payload holds {found} tensors, expected {wanted}"
+        )
     for index, pair in enumerate(zip(stored.records, expected.records, strict=True)):
         for field in TensorRecord.__dataclass_fields__:
             found, wanted = (getattr(record, field) for record in pair)
             if found != wanted:
-                return (
-                    f"was written with {field} {found} (tensor {index}), expected "
-                    f"{wanted}: it belongs to another configuration or model"
+                return ChangedSettingsError(
+                    f"TurboQuant payload was written with {field} {found} (tensor "
+                    f"{index}), expected {wanted}: it belongs to another "
+                    "configuration or model"
                 )
     if stored.key_fingerprint != expected.key_fingerprint:
-        return "belongs to another key: the storage returned another object's bytes"
+        return WrongKeyError(
+            "TurboQuant payload belongs to another key: the storage returned another "
+            "object's bytes"
+        )
     if stored.total_bytes != expected.total_bytes:
-        return f"has {stored.total_bytes} bytes, expected {expected.total_bytes}"
-    return "has a header with numbers where zeros are expected"
+        return ChangedSettingsError(
+            f"TurboQuant payload has {stored.total_bytes} bytes, expected "
+            f"{expected.total_bytes}"
+        )
+    return CorruptPayloadError(
+        "TurboQuant payload has a header with numbers where zeros are expected"
+    )

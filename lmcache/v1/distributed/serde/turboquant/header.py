@@ -17,6 +17,10 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.serde.turboquant.failures import (
+    CorruptPayloadError,
+    UnframedPayloadError,
+)
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 
 MAGIC = b"\x93KVTQ\r\n\x1a"
@@ -181,7 +185,9 @@ class TensorRecord:
         rope_theta, head_dim, value_head_dim, quant_start, quant_end, *sizes = rest
         side_table_bytes, payload_bytes = sizes
         if num_dimensions > MAX_DIMENSIONS:
-            raise ValueError(f"TurboQuant header: {num_dimensions} dimensions")
+            raise UnframedPayloadError(
+                f"TurboQuant header: {num_dimensions} dimensions"
+            )
         return cls(
             preset=_name(preset, PRESET_CODES, "preset"),
             kv_layout=_name(kv_layout, KV_LAYOUT_CODES, "kv_layout"),
@@ -248,7 +254,7 @@ class Header:
                 this version.
         """
         if data[: len(MAGIC)] != MAGIC or len(data) < _PREFACE.size:
-            raise ValueError(
+            raise UnframedPayloadError(
                 f"not a framed TurboQuant payload: it starts with {data[:8].hex()}, "
                 f"expected {MAGIC.hex()}; to read bare payloads, such as those of "
                 "LMCache 0.5.6, set framed to false"
@@ -256,19 +262,21 @@ class Header:
         _, version, num_records, *rest = _PREFACE.unpack_from(data)
         *codes, _, total_bytes, key_fingerprint, checksum = rest
         if version != VERSION or num_records > MAX_TENSORS:
-            raise ValueError(
+            raise UnframedPayloadError(
                 f"TurboQuant frame version {version} with {num_records} tensors, "
                 f"expected version {VERSION} with up to {MAX_TENSORS}"
             )
         if codes != [ROTATION, KEY_ENCODING]:
-            raise ValueError(
+            raise UnframedPayloadError(
                 f"TurboQuant rotation and key encoding {codes}, expected "
                 f"{[ROTATION, KEY_ENCODING]}"
             )
         size = header_bytes(num_records)
         content, crc = data[: size - _CRC.size], data[size - _CRC.size : size]
         if crc != _CRC.pack(zlib.crc32(content)):
-            raise ValueError("TurboQuant header is corrupt: its CRC-32 is wrong")
+            raise CorruptPayloadError(
+                "TurboQuant header is corrupt: its CRC-32 is wrong"
+            )
         starts = range(_PREFACE.size, _PREFACE.size + num_records * _RECORD.size)
         records = tuple(
             TensorRecord.unpack(content[start : start + _RECORD.size])
@@ -296,6 +304,11 @@ def fingerprint(key: ObjectKey) -> int:
     return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
 
 
+def stored_checksum(head: bytes) -> int:
+    """Return the checksum in a header's bytes, whatever else is in them."""
+    return _PREFACE.unpack_from(head)[-1]
+
+
 def header_bytes(num_records: int) -> int:
     """Return the size of a header that describes ``num_records`` tensors."""
     content = _PREFACE.size + num_records * _RECORD.size + _CRC.size
@@ -307,4 +320,4 @@ def _name(code: int, codes: dict, field: str):
     for name, known in codes.items():
         if code == known:
             return name
-    raise ValueError(f"TurboQuant header: unknown code {code} of {field}")
+    raise UnframedPayloadError(f"TurboQuant header: unknown code {code} of {field}")

@@ -152,7 +152,7 @@ def _head_dims(
     shape: torch.Size, width: int, kv_layout: str, rule: TensorRule
 ) -> tuple[int, int, int]:
     """Return heads, key_dim and value_dim that make up the last dimension."""
-    key_dim = rule.head_dim
+    key_dim = rule.key_dim
     if kv_layout == "latent":
         value_dim = width - key_dim
         declared = rule.value_head_dim or value_dim

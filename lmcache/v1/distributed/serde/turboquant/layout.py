@@ -21,6 +21,7 @@ from lmcache.v1.distributed.serde.turboquant.config import (
     TensorRule,
     TurboQuantSerdeConfig,
 )
+from lmcache.v1.distributed.serde.turboquant.declared import resolved_rule
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVGeometry, geometry_of
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTableLayout
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
@@ -194,7 +195,8 @@ def layouts_of(
     """Lay out the payloads of a memory object, one after another.
 
     Args:
-        description: Shapes and dtypes of the object's tensors.
+        description: Shapes and dtypes of the object's tensors, and what LMCache
+            declares of them, which fills in what the configuration leaves open.
         config: What the serde does with them.
 
     Returns:
@@ -212,10 +214,15 @@ def layouts_of(
             f"TurboQuant setting groups has rules for {len(rules)} tensors, the "
             f"memory object holds {len(tensors)}: {shapes}"
         )
+    formats = description.tensor_formats or (None,) * len(tensors)
     block_size = 1 if config.framed else config.block_size
     return tuple(
-        PayloadLayout.for_tensor(torch.Size(shape), dtype, rule, block_size)
-        for (shape, dtype), rule in zip(tensors, rules, strict=True)
+        PayloadLayout.for_tensor(
+            torch.Size(shape), dtype, resolved_rule(rule, tensor_format), block_size
+        )
+        for (shape, dtype), rule, tensor_format in zip(
+            tensors, rules, formats, strict=True
+        )
     )
 
 

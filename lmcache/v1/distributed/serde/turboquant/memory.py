@@ -46,7 +46,7 @@ class StoredTensor:
 
 
 def describe(memory_obj: MemoryObj, role: str) -> MemoryLayoutDesc:
-    """Return shapes and dtypes of a memory object's tensors.
+    """Return shapes and dtypes of a memory object's tensors, and what they hold.
 
     Args:
         memory_obj: The object. One that has nothing but a ``tensor`` counts as
@@ -60,7 +60,11 @@ def describe(memory_obj: MemoryObj, role: str) -> MemoryLayoutDesc:
         ValueError: If the object holds no tensor.
     """
     if hasattr(memory_obj, "get_shapes"):
-        return MemoryLayoutDesc(memory_obj.get_shapes(), memory_obj.get_dtypes())
+        return MemoryLayoutDesc(
+            memory_obj.get_shapes(),
+            memory_obj.get_dtypes(),
+            memory_obj.get_tensor_formats(),
+        )
     tensor = tensor_of(memory_obj, role)
     return MemoryLayoutDesc([tensor.shape], [tensor.dtype])
 

@@ -2,6 +2,7 @@
 """One tensor's payload: raw layers by copy, the others by the fastest backend."""
 
 # Standard
+from collections.abc import Iterator
 from types import ModuleType
 
 # Third Party
@@ -28,12 +29,8 @@ def write_payload(
         threads: Threads that the CPU backend works with.
     """
     views = kv_views(tensor, layout.geometry)
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        start = span.start
-        for view in _select(views, layers):
-            raw = view.reshape(-1).view(torch.uint8)
-            payload[start : start + raw.numel()] = raw
-            start += raw.numel()
+    for raw, stored in _raw_parts(views, payload, layout):
+        stored.copy_(raw)
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     num_tokens = layout.geometry.num_tokens
     slots[:, num_tokens:] = 0
@@ -43,8 +40,8 @@ def write_payload(
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     first_layer = layout.first_layer + layout.quant_start
     table = layout.side_table.parts(payload[layout.side_table_span])
-    if cpu.supports(views, slots) and not table:
-        cpu.encode_layers(views, slots, layout.slot, first_layer, threads)
+    if cpu.supports(views, slots):
+        cpu.encode_layers(views, slots, layout.slot, first_layer, threads, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
         backend.encode_layers(views, slots, layout.slot, first_layer, table)
@@ -63,24 +60,42 @@ def read_payload(
         threads: Threads that the CPU backend works with.
     """
     views = kv_views(tensor, layout.geometry)
-    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
-        start = span.start
-        for view in _select(views, layers):
-            stop = start + view.numel() * view.dtype.itemsize
-            # A clone starts at an address that every dtype is aligned to.
-            view.copy_(payload[start:stop].clone().view(view.dtype).view(view.shape))
-            start = stop
+    for raw, stored in _raw_parts(views, payload, layout):
+        raw.copy_(stored)
     if not layout.quantises:
         return
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
     table = layout.side_table.parts(payload[layout.side_table_span])
-    if cpu.supports(views, slots) and not table:
-        cpu.decode_layers(slots, views, layout.slot, first_layer, threads)
+    if cpu.supports(views, slots):
+        cpu.decode_layers(slots, views, layout.slot, first_layer, threads, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)
         backend.decode_layers(slots, views, layout.slot, first_layer, table)
+
+
+def runs_on_gpu(
+    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout
+) -> bool:
+    """Return whether the GPU's kernels do all the work on a tensor.
+
+    Args:
+        tensor: As for :func:`write_payload`.
+        payload: As for :func:`write_payload`.
+        layout: As for :func:`write_payload`.
+
+    Returns:
+        False where another backend works, layers are copied, or there is a side
+        table, which takes memory to work out.
+    """
+    has_copies = any(layers.stop > layers.start for layers in layout.raw_layers)
+    if has_copies or layout.side_table.num_bytes or not layout.quantises:
+        return False
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
+    slots = slots[:, : layout.geometry.num_tokens]
+    views = kv_views(tensor, layout.geometry)
+    return _gpu_or_reference(views, slots, layout.slot) is not reference
 
 
 def _gpu_or_reference(
@@ -96,9 +111,22 @@ def _gpu_or_reference(
     return gpu if gpu.supports(views, slots, slot) else reference
 
 
-def _select(views: KVViews, layers: slice) -> list[torch.Tensor]:
-    """Return those layers of keys, and of values where there are any."""
-    return [view[layers] for view in views if view is not None]
+def _raw_parts(
+    views: KVViews, payload: torch.Tensor, layout: PayloadLayout
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pair raw layers of each view, as bytes, with their place in the payload.
+
+    Bytes need no alignment.
+    """
+    for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
+        start = span.start
+        for view in views:
+            if view is None or start == span.stop:
+                continue
+            raw = view[layers].view(torch.uint8)
+            stop = start + raw.numel()
+            yield raw, payload[start:stop].view(raw.shape)
+            start = stop
 
 
 def _quantised(views: KVViews, layout: PayloadLayout) -> KVViews:

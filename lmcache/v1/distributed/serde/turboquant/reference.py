@@ -17,6 +17,7 @@ from lmcache.v1.distributed.serde.turboquant.packing import pack, unpack
 from lmcache.v1.distributed.serde.turboquant.rotation import (
     rotate,
     row_norms,
+    row_sums,
     unrotate,
 )
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
@@ -130,11 +131,11 @@ def encode_field(
         rows = torch.where(is_better, relative, rows)
         norms = torch.where(is_better, relative_norms, norms)
         signs = torch.where(is_better, -signs, signs)
-    indices = torch.bucketize(
-        rotate(rows / torch.where(norms > 0, norms, 1), layer),
-        tables.boundaries(field.dim, field.bits).to(rows.device),
-        right=True,
-    )
+    directions = rotate(rows / torch.where(norms > 0, norms, 1), layer)
+    bounds = tables.boundaries(field.dim, field.bits).to(rows.device)
+    indices = torch.bucketize(directions, bounds, right=True)
+    if field.is_averaged:
+        norms = norms / _overlaps(directions, indices, field)
     packed = pack(indices, field.bits)
     return torch.cat([packed, _fp16_bytes(norms.copysign(signs))], dim=-1)
 
@@ -186,6 +187,19 @@ def _fields(
     return fields
 
 
+def _overlaps(
+    directions: torch.Tensor, indices: torch.Tensor, field: KeyField
+) -> torch.Tensor:
+    """Return the cosines of unit vectors and what their indices stand for.
+
+    With the norm divided by it, the restored vector's projection on the original is
+    the original: errors of many vectors average out, where shrinking would not.
+    """
+    codes = tables.centroids(field.dim, field.bits).to(indices.device)[indices]
+    cosines = row_sums(directions * codes) / row_norms(codes)
+    return torch.where(cosines > 0, cosines, 1)
+
+
 def _encode_values(rows: torch.Tensor, field: ValueField) -> torch.Tensor:
     """Quantise to uniform levels between each row's extremes.
 
@@ -211,7 +225,10 @@ def _fp16_bytes(numbers: torch.Tensor) -> torch.Tensor:
 
 def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
     """Read the float16 at ``offset`` of each field as float32 ``[..., 1]``."""
-    pair = stored[..., offset : offset + FP16_BYTES].contiguous()
+    # A clone starts at an even address, which one row of a slot may not.
+    pair = stored[..., offset : offset + FP16_BYTES].clone(
+        memory_format=torch.contiguous_format
+    )
     return pair.view(torch.float16).float()
 
 

@@ -46,16 +46,21 @@ def unrotate(rows: torch.Tensor, layer: int) -> torch.Tensor:
 
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Return Euclidean norms ``[..., 1]`` of ``rows``, summed as a tree."""
-    sums = rows * rows
+    # torch's float32 square root is not correctly rounded on every CPU. Rounding
+    # the float64 root is, as float64 has more than twice the digits.
+    return row_sums(rows * rows).double().sqrt().float()
+
+
+def row_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return sums ``[..., 1]`` of ``rows``, added up as a tree of halves."""
+    sums = rows
     while sums.shape[-1] % 2 == 0:
         left, right = sums.chunk(2, dim=-1)
         sums = left + right
     total = sums[..., :1]
     for column in range(1, sums.shape[-1]):
         total = total + sums[..., column : column + 1]
-    # torch's float32 square root is not correctly rounded on every CPU. Rounding
-    # the float64 root is, as float64 has more than twice the digits.
-    return total.double().sqrt().float()
+    return total
 
 
 def _mix(rows: torch.Tensor) -> torch.Tensor:

@@ -28,11 +28,16 @@ def require_head_dim(name: str, value: object, *, minimum: int) -> None:
         ValueError: If ``value`` is anything else.
     """
     dim = require_int(name, value, minimum=minimum)
-    if dim % INDICES_PER_PACK or dim > MAX_HEAD_DIM:
+    if dim and not is_head_dim(dim):
         raise ValueError(
             f"TurboQuant {name} must be a multiple of {INDICES_PER_PACK} up to "
             f"{MAX_HEAD_DIM}, got {dim}"
         )
+
+
+def is_head_dim(dim: int) -> bool:
+    """Return whether a slot can hold vectors of ``dim`` dimensions."""
+    return 0 < dim <= MAX_HEAD_DIM and dim % INDICES_PER_PACK == 0
 
 
 def require_int(name: str, value: object, *, minimum: int) -> int:

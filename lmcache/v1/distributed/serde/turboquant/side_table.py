@@ -2,10 +2,10 @@
 """The side table of a payload: what the slots of one head have in common.
 
 For each calibrated field, ``statistics | kept rows | positions``, each of all layers
-and heads; zero bytes up to a multiple of 64 follow the last. Statistics are bfloat16
-``[layers, heads, 2 * dim]``. Kept rows are the vectors that lie farthest from the
-others, as bfloat16 ``[layers, heads, kept, dim]``; positions are the indices of their
-tokens, int32 ``[layers, heads, kept]``, ascending.
+and heads, without padding. Statistics are bfloat16 ``[layers, heads, 2 * dim]``. Kept
+rows are the vectors that lie farthest from the others, as bfloat16
+``[layers, heads, kept, dim]``; positions are the indices of their tokens, int32
+``[layers, heads, kept]``, ascending.
 """
 
 # Standard
@@ -21,7 +21,6 @@ from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
 STATISTICS_DTYPE = torch.bfloat16
 POSITION_DTYPE = torch.int32
-SIDE_TABLE_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +57,16 @@ class SideTableLayout:
     @cached_property
     def num_bytes(self) -> int:
         """Bytes of the table."""
-        content = sum(
-            math.prod(shape) * dtype.itemsize
+        return self.num_layers * sum(self.layer_bytes)
+
+    @cached_property
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Bytes of one layer in each of the arrays, in order."""
+        return tuple(
+            math.prod(shape[1:]) * dtype.itemsize
             for field in self.fields
             for shape, dtype in self._arrays(field)
         )
-        return math.ceil(content / SIDE_TABLE_ALIGNMENT) * SIDE_TABLE_ALIGNMENT
 
     def parts(self, table: torch.Tensor) -> tuple[SideTablePart, ...]:
         """View a table's bytes as numbers.

@@ -80,12 +80,15 @@ class KeyField:
         is_calibrated: Whether the field's head has statistics, ``2 * dim`` numbers,
             and the sign of a norm tells whether the vector is relative to them.
         rope_theta: Base of the rotary embedding that the vectors carry; 0: none.
+        is_averaged: Whether attention averages the vectors, so that a norm is stored
+            that makes the restored vector unbiased rather than as long.
     """
 
     bits: int
     dim: int
     is_calibrated: bool = False
     rope_theta: float = 0.0
+    is_averaged: bool = False
 
     @cached_property
     def is_fp8(self) -> bool:
@@ -187,7 +190,7 @@ class SlotLayout:
         if value_dim and keys_only:
             value = KeyField(bits=bits, dim=value_dim, is_calibrated=is_calibrated)
         elif value_dim and preset.is_calibrated:
-            value = KeyField(bits=preset.value_bits, dim=value_dim)
+            value = KeyField(bits=preset.value_bits, dim=value_dim, is_averaged=True)
         elif value_dim:
             value = ValueField(bits=preset.value_bits, dim=value_dim)
         return cls(key=key, value=value)

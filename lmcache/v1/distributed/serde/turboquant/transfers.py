@@ -6,8 +6,8 @@ parts, as a device can only reach it by way of the host.
 """
 
 # Standard
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 # Third Party
@@ -15,9 +15,48 @@ import torch
 
 # First Party
 from lmcache import torch_dev
+from lmcache.v1.distributed.serde.turboquant.accelerators import cuda_runtime
 
 RING_PARTS = 2
 """Parts of a ring: the host works on one while the device works on the other."""
+
+Spans = Sequence[slice]
+"""Byte ranges of a host tensor, which lie one after another on the device."""
+
+
+class Direct:
+    """Page-locked memory that the accelerator reaches itself."""
+
+    def send(
+        self, host: torch.Tensor, spans: Spans, target: torch.Tensor, stream: Any
+    ) -> None:
+        """Queue a copy of host memory to the device.
+
+        Args:
+            host: uint8 host tensor.
+            spans: What to copy of it.
+            target: uint8 device tensor of as many bytes.
+            stream: Stream to queue the copy on.
+        """
+        for span, place in _pairs(spans):
+            _copy(host, span, target, place, stream)
+
+    def receive(
+        self, source: torch.Tensor, host: torch.Tensor, spans: Spans, stream: Any
+    ) -> None:
+        """Queue a copy of device memory to the host.
+
+        Args:
+            source: uint8 device tensor.
+            host: uint8 host tensor.
+            spans: Where in it the bytes of ``source`` belong.
+            stream: Stream to queue the copy on.
+        """
+        for span, place in _pairs(spans):
+            _copy(source, place, host, span, stream)
+
+    def finish(self) -> None:
+        """Do nothing: the stream knows when the bytes are there."""
 
 
 @dataclass
@@ -27,21 +66,22 @@ class _Part:
     Attributes:
         memory: The memory.
         done: Event recorded after the last copy from or to it.
-        pending: Pageable memory that waits for the bytes in ``memory``.
+        host: Pageable memory that waits for the bytes in ``memory``.
+        spans: Where in it they belong.
     """
 
     memory: torch.Tensor
     done: Any
-    pending: list[torch.Tensor] = field(default_factory=list)
+    host: torch.Tensor | None = None
+    spans: Spans = ()
 
     def wait(self) -> None:
         """Wait for the last copy, and pass its bytes on."""
         self.done.synchronize()
-        start = 0
-        for piece in self.pending:
-            piece.copy_(self.memory[start : start + piece.numel()])
-            start += piece.numel()
-        self.pending = []
+        if self.host is not None:
+            for span, place in _pairs(self.spans):
+                self.host[span] = self.memory[place]
+        self.host = None
 
 
 class Ring:
@@ -57,31 +97,26 @@ class Ring:
             _Part(memory[index * size : (index + 1) * size], torch_dev.Event())
             for index in range(RING_PARTS)
         ]
+        self._direct = Direct()
 
-    def send(self, pieces: Sequence[torch.Tensor], target: torch.Tensor) -> None:
-        """Copy host memory to the device, on the current stream.
-
-        Args:
-            pieces: uint8 host tensors.
-            target: uint8 device tensor of all their bytes.
-        """
+    def send(
+        self, host: torch.Tensor, spans: Spans, target: torch.Tensor, stream: Any
+    ) -> None:
+        """Queue a copy of host memory to the device; see :meth:`Direct.send`."""
         part = self._next()
-        source = part.memory[: target.numel()]
-        join(pieces, source)
-        target.copy_(source, non_blocking=True)
-        part.done.record()
+        for span, place in _pairs(spans):
+            part.memory[place] = host[span]
+        self._direct.send(part.memory, [slice(0, target.numel())], target, stream)
+        part.done.record(stream)
 
-    def receive(self, source: torch.Tensor, pieces: Sequence[torch.Tensor]) -> None:
-        """Copy device memory to the host, on the current stream.
-
-        Args:
-            source: uint8 device tensor.
-            pieces: uint8 host tensors of all its bytes, complete after ``finish``.
-        """
+    def receive(
+        self, source: torch.Tensor, host: torch.Tensor, spans: Spans, stream: Any
+    ) -> None:
+        """Queue a copy of device memory; the bytes are there after ``finish``."""
         part = self._next()
-        part.memory[: source.numel()].copy_(source, non_blocking=True)
-        part.done.record()
-        part.pending = list(pieces)
+        self._direct.receive(source, part.memory, [slice(0, source.numel())], stream)
+        part.done.record(stream)
+        part.host, part.spans = host, spans
 
     def finish(self) -> None:
         """Wait until everything received is where it belongs."""
@@ -96,42 +131,37 @@ class Ring:
         return part
 
 
-class Direct:
-    """Page-locked memory that the accelerator reaches itself."""
-
-    def send(self, pieces: Sequence[torch.Tensor], target: torch.Tensor) -> None:
-        """Copy host memory to the device; see :meth:`Ring.send`."""
-        join(pieces, target)
-
-    def receive(self, source: torch.Tensor, pieces: Sequence[torch.Tensor]) -> None:
-        """Copy device memory to the host; see :meth:`Ring.receive`."""
-        start = 0
-        for piece in pieces:
-            stop = start + piece.numel()
-            piece.copy_(source[start:stop], non_blocking=True)
-            start = stop
-
-    def finish(self) -> None:
-        """Do nothing: the stream knows when the bytes are there."""
-
-
 Path = Ring | Direct
 """How bytes get from host memory to an accelerator, or back."""
 
 
-def join(pieces: Sequence[torch.Tensor], target: torch.Tensor) -> torch.Tensor:
-    """Copy pieces into one tensor, one after another.
-
-    Args:
-        pieces: uint8 tensors.
-        target: uint8 tensor of all their bytes.
-
-    Returns:
-        ``target``.
-    """
+def _pairs(spans: Spans) -> Iterator[tuple[slice, slice]]:
+    """Pair each range with where its bytes are when all lie one after another."""
     start = 0
-    for piece in pieces:
-        stop = start + piece.numel()
-        target[start:stop].copy_(piece, non_blocking=True)
+    for span in spans:
+        stop = start + span.stop - span.start
+        yield span, slice(start, stop)
         start = stop
-    return target
+
+
+def _copy(
+    source: torch.Tensor, span: slice, target: torch.Tensor, place: slice, stream: Any
+) -> None:
+    """Queue a copy of ``source[span]`` to ``target[place]``, one of them on a device.
+
+    The driver is asked directly where that is possible: to slice both tensors and
+    to make the stream the current one takes longer than the call itself.
+    """
+    if cuda_runtime is None or (source.is_cpu and target.is_cpu):
+        with torch_dev.stream(stream):
+            target[place].copy_(source[span], non_blocking=True)
+        return
+    to_device = cuda_runtime.memcpyHostToDevice
+    to_host = cuda_runtime.memcpyDeviceToHost
+    cuda_runtime.memcpyAsync(
+        target.data_ptr() + place.start,
+        source.data_ptr() + span.start,
+        span.stop - span.start,
+        to_device if source.is_cpu else to_host,
+        stream.cuda_stream,
+    )

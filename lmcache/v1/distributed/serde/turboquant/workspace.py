@@ -4,7 +4,6 @@
 # Standard
 from dataclasses import dataclass
 from typing import Any
-from weakref import finalize
 
 # Third Party
 import torch
@@ -41,7 +40,13 @@ class Region:
 
 
 class Workspace:
-    """Device memory and streams of one thread; freed with the last reference to it.
+    """Device memory and streams of one thread.
+
+    Attributes:
+        device: The accelerator.
+        inward: Stream of what comes in.
+        outward: Stream of what goes out.
+        total: int64 number on the device, for the checksum of the object at work.
 
     Args:
         device: The accelerator.
@@ -53,10 +58,10 @@ class Workspace:
 
     def __init__(self, device: torch.device, num_bytes: int) -> None:
         self.device = device
-        self._memory = [_allocate(device, num_bytes)]
-        finalize(self, _give_back, self._memory).atexit = False
+        self._memory = _allocate(device, num_bytes)
         self._pinned = torch.empty(0, dtype=torch.uint8)
-        self._number = torch.empty(1, dtype=torch.int64, pin_memory=_is_real(device))
+        self.total = torch.zeros((), dtype=torch.int64, device=device)
+        self._number = torch.zeros((), dtype=torch.int64, pin_memory=_is_real(device))
         self._number_is_here = torch_dev.Event()
         self._events: list[Any] = []
         with torch_dev.device(device):
@@ -66,11 +71,11 @@ class Workspace:
     @property
     def num_bytes(self) -> int:
         """Bytes of device memory."""
-        return self._memory[0].numel()
+        return self._memory.numel()
 
     def memory(self, start: int, num_bytes: int) -> torch.Tensor:
         """Return ``num_bytes`` of device memory from ``start`` on."""
-        return self._memory[0][start : start + num_bytes]
+        return self._memory[start : start + num_bytes]
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
         """Return page-locked host memory, the same at every call.
@@ -131,17 +136,13 @@ class Workspace:
         """Return whether the accelerator can copy from and to a host tensor itself."""
         return _is_real(self.device) and tensor.is_pinned()
 
-    def zero(self) -> torch.Tensor:
-        """Return an int64 number 0 on the device."""
-        return torch.zeros((), dtype=torch.int64, device=self.device)
-
-    def fetch(self, number: torch.Tensor) -> None:
-        """Queue the copy of an int64 number to the host, on the current stream."""
-        self._number.copy_(number, non_blocking=True)
+    def fetch_total(self) -> None:
+        """Queue the copy of ``total`` to the host, on the current stream."""
+        self._number.copy_(self.total, non_blocking=True)
         self._number_is_here.record()
 
-    def fetched(self) -> int:
-        """Wait for the number that was fetched last, and return it."""
+    def fetched_total(self) -> int:
+        """Wait for the total that was fetched last, and return it."""
         self._number_is_here.synchronize()
         return int(self._number)
 
@@ -154,12 +155,6 @@ def aligned(num_bytes: int) -> int:
 def _is_real(device: torch.device) -> bool:
     """Return whether a device has memory of its own; tests stage on the CPU."""
     return device.type != "cpu"
-
-
-def _give_back(memory: list[torch.Tensor]) -> None:
-    """Free device memory, also from torch's cache of it."""
-    memory.clear()
-    torch_dev.empty_cache()
 
 
 def _allocate(device: torch.device, num_bytes: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 
 # Standard
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 # Third Party
@@ -59,6 +60,15 @@ def directory(tmp_path: Path, config: TurboQuantSerdeConfig) -> Path:
         (directory / folder / f"{index}.data").write_bytes(data)
     (directory / "notes.txt").write_text("not a payload")
     return directory
+
+
+@pytest.fixture
+def fused_directory(tmp_path: Path, config: TurboQuantSerdeConfig) -> Path:
+    """An L2 directory with one payload, of fused keys and values."""
+    fused = replace(config, kv_layout="fused")
+    data = stored(torch.randn(1, 3, 16, 256).bfloat16(), fused)
+    (tmp_path / "0.data").write_bytes(data)
+    return tmp_path
 
 
 @pytest.fixture

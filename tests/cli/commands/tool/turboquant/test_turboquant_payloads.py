@@ -112,6 +112,15 @@ def test_verify_lists_what_was_written_with_other_settings(
     assert out.count(message) == 3
 
 
+def test_verify_takes_what_is_not_set_from_the_payloads(
+    run: Run, fused_directory: Path
+) -> None:
+    open_settings = {x: y for x, y in SERDE.items() if x != "head_dim"}
+    for settings, refused in ((open_settings, 0), (SERDE | {"head_dim": 128}, 1)):
+        status, _, _ = run("verify", fused_directory, "--serde", json.dumps(settings))
+        assert status == refused
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,6 +133,7 @@ def test_verify_lists_what_was_written_with_other_settings(
         (("verify", ".", "--serde", '{"type": "fp8"}'), 'expected {"type": "turboq'),
         (("verify", ".", "--serde", json.dumps(SERDE | {"framed": False})), "framed"),
         (("verify", ".", "--serde", json.dumps(SERDE | {"presett": 1})), "'preset'?"),
+        (("verify", ".", "--serde", json.dumps(SERDE | {"encrypt": {}})), "encrypted"),
         (("encode", "x", "y", "--preset", "turboquant_5bit"), "Unsupported"),
         (("encode", "x", "y", "--head-dim", "half"), "invalid int value"),
     ],

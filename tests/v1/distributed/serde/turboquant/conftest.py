@@ -2,6 +2,7 @@
 """Fixtures of the TurboQuant tests."""
 
 # Standard
+from pathlib import Path
 import os
 
 os.environ["LMCACHE_TRACK_USAGE"] = "false"
@@ -28,3 +29,11 @@ DEVICES = ["cpu"] + [torch_device_type] * torch_dev.is_available()
 def device(request: pytest.FixtureRequest) -> torch.device:
     """The CPU, and the host's accelerator where it has one."""
     return torch.device(request.param)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    """A master key for encryption."""
+    path = tmp_path / "master.key"
+    path.write_bytes(b"k" * 32)
+    return path

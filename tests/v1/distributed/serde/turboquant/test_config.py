@@ -16,7 +16,7 @@ def test_defaults_are_the_documented_ones() -> None:
     config = TurboQuantSerdeConfig.from_kwargs({})
     assert config == TurboQuantSerdeConfig(
         preset="turboquant_k8v4",
-        head_dim=128,
+        head_dim=None,
         block_size=16,
         skip_first_layers=2,
         skip_last_layers=2,
@@ -24,6 +24,7 @@ def test_defaults_are_the_documented_ones() -> None:
         cuda_device="",
         staging_mib=64,
     )
+    assert config.key_dim == 128
 
 
 @pytest.mark.parametrize("preset", PRESET_NAMES)

@@ -4,7 +4,7 @@
 # Standard
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from dataclasses import replace
 import threading
 
 # Third Party
@@ -61,9 +61,17 @@ def host_decode(
     return restored
 
 
-def make_workspace(device: torch.device, num_bytes: int) -> SimpleNamespace:
-    """Stand in for memory on an accelerator."""
-    return SimpleNamespace(device=device, num_bytes=num_bytes)
+class ShortStager:
+    """A stager that finds too little memory when it starts to work."""
+
+    def __init__(self, device: torch.device, num_bytes: int) -> None:
+        self.device = device
+
+    def encode(self, *_: object) -> None:
+        raise_shortage()
+
+    def decode(self, *_: object) -> None:
+        raise_shortage()
 
 
 def raise_shortage(*_: object) -> None:
@@ -89,15 +97,11 @@ def warnings() -> Iterator[LogRecorder]:
 
 
 @pytest.mark.usefixtures("accelerator_is_chosen")
-@pytest.mark.parametrize("missing", ["Workspace", "Encoding", "Decoding"])
+@pytest.mark.parametrize("stager", [raise_shortage, ShortStager])
 def test_the_cpu_works_where_memory_is_short(
-    missing: str, monkeypatch: pytest.MonkeyPatch, warnings: LogRecorder
+    stager: object, monkeypatch: pytest.MonkeyPatch, warnings: LogRecorder
 ) -> None:
-    if missing != "Workspace":
-        monkeypatch.setattr(engine, "Workspace", make_workspace)
-    for name in ("Encoding", "Decoding"):
-        monkeypatch.setattr(engine, name, raise_shortage)
-    monkeypatch.setattr(engine, missing, raise_shortage)
+    monkeypatch.setattr(engine, "Stager", stager)
     expected = encode(TENSOR, CONFIG)
     serializer, deserializer = TurboQuantSerializer(CONFIG), TurboQuantDeserializer
     said = []
@@ -133,7 +137,7 @@ def test_an_exhausted_gpu_leaves_the_work_to_the_cpu(warnings: LogRecorder) -> N
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-7)
     try:
-        payload = host_encode(TENSOR, CONFIG)
+        payload = host_encode(TENSOR, replace(CONFIG, staging_mib=4096))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.equal(payload, expected)

@@ -2,6 +2,7 @@
 """What cannot be stored is refused in one line, and leaves nothing behind."""
 
 # Standard
+from dataclasses import replace
 from pathlib import Path
 
 # Third Party
@@ -9,10 +10,16 @@ import pytest
 import torch
 
 # First Party
-from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.api import (
+    GroupedObjectKeys,
+    ObjectKey,
+    PrefetchTaskSpec,
+)
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerializer
 from tests.v1.distributed.serde.turboquant.helpers import (
     PRESET_NAMES,
+    decode,
+    encode,
     gaussian,
     memory_obj,
     object_key,
@@ -20,6 +27,7 @@ from tests.v1.distributed.serde.turboquant.helpers import (
 )
 from tests.v1.distributed.serde.turboquant.log_recorder import recorded_log
 from tests.v1.distributed.serde.turboquant.small_objects import (
+    CONFIG,
     LIKE,
     SETTINGS,
     assert_right,
@@ -31,31 +39,57 @@ from tests.v1.distributed.serde.turboquant.storage import (
     clear,
     describe,
     load,
+    prefetch,
     storage_manager,
     store,
     stored_count,
+    tensor_of,
     wait_until,
     wait_until_idle,
     write,
 )
 
 
+@pytest.mark.parametrize("adapter", ["fs", "mock"])
+def test_objects_of_two_sizes_share_a_task(adapter: str, tmp_path: Path) -> None:
+    """Every buffer has the size of its own object (#4408)."""
+    ((small, kv), *_) = random_objects().items()
+    large = replace(object_key(9), object_group_id=1)
+    objects = {small: kv, large: kv.repeat(1, 1, 10, 1)}
+    with storage_manager(ADAPTERS[adapter](tmp_path), **SETTINGS) as manager:
+        count = stored_count(manager, tmp_path)
+        for key, tensor in objects.items():
+            memory = manager.reserve_write([key], describe(tensor))[key]
+            tensor_of(memory).copy_(tensor)
+        manager.finish_write(list(objects))
+        wait_until(lambda: count() == 2, "both objects to be stored")
+        clear(manager)
+        groups = [
+            GroupedObjectKeys([key], key.object_group_id, layout_desc=describe(tensor))
+            for key, tensor in objects.items()
+        ]
+        prefetch(manager, PrefetchTaskSpec(groups, fetching_policy="full"))
+        for key, tensor in objects.items():
+            with manager.read_prefetched_results([key]) as memories:
+                (restored,) = [tensor_of(memory).clone() for memory in memories or []]
+            manager.finish_read_prefetched([key])
+            assert torch.equal(restored, decode(encode(tensor, CONFIG), tensor, CONFIG))
+
+
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_batch_with_one_misfit_is_not_stored(adapter: str, tmp_path: Path) -> None:
-    """LMCache sizes a task's buffers by its first object (#4408)."""
+    """LMCache stores a task's objects all or none; the rest can be stored later."""
     objects = random_objects()
     small, *others = objects
-    larger = ObjectKey(small.chunk_hash, small.model_name, 0, object_group_id=1)
+    fused = ObjectKey(small.chunk_hash, small.model_name, 0, object_group_id=1)
     with storage_manager(ADAPTERS[adapter](tmp_path), **SETTINGS) as manager:
         count = stored_count(manager, tmp_path)
         reserved = manager.reserve_write([small], describe(LIKE))
-        wider = LIKE.repeat(1, 1, 10, 1)
-        reserved |= manager.reserve_write([larger], describe(wider))
+        reserved |= manager.reserve_write([fused], describe(LIKE[:1]))
         with recorded_log() as log:
             manager.finish_write(list(reserved))
-            wait_until(lambda: bool(log.about("task 0")), "the store to fail")
+            wait_until(lambda: bool(log.about("kv_layout")), "the store to fail")
             wait_until_idle(manager)
-        assert len(log.about("TurboQuant destination buffer too small")) == 1
         assert count() == 0
         clear(manager)
         good = {key: objects[key] for key in others}
@@ -88,7 +122,7 @@ def test_what_the_estimate_refuses_is_not_stored(adapter: str, tmp_path: Path) -
             write(manager, fused)
             wait_until(lambda: bool(log.about("kv_layout")), "the refusal")
             wait_until_idle(manager)
-        (line,) = log.about("TurboQuant")
-        assert "set it to one of fused" in line
+        lines = log.about("TurboQuant")
+        assert lines and all("set it to one of fused" in line for line in lines)
         assert stored_count(manager, tmp_path)() == 0
         clear(manager)

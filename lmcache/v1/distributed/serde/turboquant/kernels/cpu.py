@@ -3,6 +3,7 @@
 
 # Standard
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 # Third Party
@@ -12,17 +13,32 @@ import torch
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_measure import (
+    HEADS_PER_GROUP,
+    make_table_plan,
+    measure_groups,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    Plan,
     make_constants,
     make_plan,
     num_tiles,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
+    NO_ROTARY,
+    NO_STATISTICS,
+    Rotary,
+    Statistics,
+    rotary_of,
+    statistics_of,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_threads import (
     run,
     share_out,
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
-from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
+from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
+from lmcache.v1.distributed.serde.turboquant.slot import Field, KeyField, SlotLayout
 
 _TILES_PER_SHARE = 64
 
@@ -55,6 +71,7 @@ def encode_layers(
     slot: SlotLayout,
     first_layer: int,
     threads: int,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Quantise layers into slots: the bytes of ``reference.encode_layers``.
 
@@ -66,8 +83,16 @@ def encode_layers(
         first_layer: Index of the first layer within the tensor.
         threads: Threads to work with, as in ``cpu_threads.run``. The bytes do not
             depend on it.
+        side_table: A part of contiguous tensors, which is written, for each
+            calibrated field.
     """
-    _run_on_tiles(encode_tiles, views, slots, slot, first_layer, threads)
+    if not slots.numel():
+        return
+    parts = _parts(views, slots, slot, first_layer, side_table)
+    for part in parts:
+        if part.side_table is not None:
+            _measure(part, threads)
+    _run_on_tiles(encode_tiles, parts, _memory_of(slots), threads)
 
 
 def decode_layers(
@@ -76,6 +101,7 @@ def decode_layers(
     slot: SlotLayout,
     first_layer: int,
     threads: int,
+    side_table: tuple[SideTablePart, ...] = (),
 ) -> None:
     """Restore layers from slots, as ``reference.decode_layers`` does.
 
@@ -85,31 +111,125 @@ def decode_layers(
         slot: Byte layout of a slot.
         first_layer: Index of the first layer within the tensor.
         threads: As in :func:`encode_layers`.
+        side_table: What :func:`encode_layers` wrote.
     """
-    _run_on_tiles(decode_tiles, views, slots, slot, first_layer, threads)
+    if not slots.numel():
+        return
+    parts = _parts(views, slots, slot, first_layer, side_table)
+    _run_on_tiles(decode_tiles, parts, _memory_of(slots), threads)
+    for part in parts:
+        if part.side_table is not None:
+            _put_back(part.view, part.side_table)
 
 
-def _run_on_tiles(
-    kernel: Callable[..., None],
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A view and the field that it is stored in.
+
+    Attributes:
+        view: Head vectors ``[layers, tokens, heads, dim]``.
+        field: Byte layout of the field.
+        plan: Where head vectors and fields are.
+        layers: Indices of the layers within the tensor.
+        side_table: Side table of a calibrated field, else None.
+    """
+
+    view: torch.Tensor
+    field: Field
+    plan: Plan
+    layers: range
+    side_table: SideTablePart | None
+
+    @property
+    def rotary(self) -> Rotary:
+        """Angles of a calibrated field."""
+        if isinstance(self.field, KeyField):
+            return rotary_of(self.field, self.plan.num_tokens)
+        return NO_ROTARY
+
+    @property
+    def statistics(self) -> Statistics:
+        """Statistics as they are in the side table now."""
+        if self.side_table is None or not isinstance(self.field, KeyField):
+            return NO_STATISTICS
+        return statistics_of(self.side_table.statistics, self.field)
+
+
+def _parts(
     views: KVViews,
     slots: torch.Tensor,
     slot: SlotLayout,
     first_layer: int,
-    threads: int,
-) -> None:
-    """Run a kernel on every field of every tile."""
-    if not slots.numel():
-        return
+    side_table: tuple[SideTablePart, ...],
+) -> list[_Part]:
+    """Pair each view with its field and the field's side table."""
+    parts, tables = [], list(side_table)
     layers = range(first_layer, first_layer + slots.shape[0])
-    payload = _memory_of(slots)
-    works: list[Callable[..., None]] = []
     for view, (field, offset) in zip(views, slot.fields, strict=False):
         if view is None:
             raise ValueError(f"Expected two views for slots of {slot}, got one")
+        table = None
+        if isinstance(field, KeyField) and field.is_calibrated:
+            if not tables:
+                raise ValueError(f"Expected a side table for slots of {slot}")
+            table = tables.pop(0)
         plan = make_plan(view, slots, slot, field, offset)
-        constants = make_constants(field, layers)
-        works.append(partial(kernel, _memory_of(view), payload, plan, constants))
-    tiles = num_tiles(plan) * len(layers)
+        parts.append(
+            _Part(view=view, field=field, plan=plan, layers=layers, side_table=table)
+        )
+    return parts
+
+
+def _measure(part: _Part, threads: int) -> None:
+    """Fill a part's side table."""
+    table, plan = part.side_table, part.plan
+    if table is None:
+        return
+    work = partial(
+        measure_groups,
+        _memory_of(part.view),
+        _memory_of(table.statistics),
+        plan,
+        part.rotary,
+        make_table_plan(table),
+    )
+    groups = len(part.layers) * -(-plan.num_heads // HEADS_PER_GROUP)
+    shares = share_out(groups, threads, unit=1, least=1)
+    run([partial(work, share.start, share.stop) for share in shares], threads)
+
+
+def _put_back(view: torch.Tensor, table: SideTablePart) -> None:
+    """Replace the keys that the side table holds."""
+    num_layers, num_heads, _ = table.positions.shape
+    layers = torch.arange(num_layers)[:, None, None]
+    heads = torch.arange(num_heads)[:, None]
+    positions = table.positions.long().clamp(0, view.shape[1] - 1)
+    limit = torch.finfo(view.dtype).max
+    rows = table.rows.float()
+    rows = torch.where(rows.isfinite(), rows.clamp(-limit, limit), rows)
+    view[layers, positions, heads] = rows.to(view.dtype)
+
+
+def _run_on_tiles(
+    kernel: Callable[..., None],
+    parts: list[_Part],
+    payload: np.ndarray,
+    threads: int,
+) -> None:
+    """Run a kernel on every part of every tile."""
+    works: list[Callable[..., None]] = [
+        partial(
+            kernel,
+            _memory_of(part.view),
+            payload,
+            part.plan,
+            make_constants(part.field, part.layers),
+            part.statistics,
+            part.rotary,
+        )
+        for part in parts
+    ]
+    tiles = num_tiles(parts[0].plan) * len(parts[0].layers)
     shares = share_out(tiles, threads, unit=1, least=_TILES_PER_SHARE)
     run([partial(_run_share, works, share) for share in shares], threads)
 

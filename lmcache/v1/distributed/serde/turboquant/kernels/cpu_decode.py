@@ -15,6 +15,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     LANES,
+    Ints,
     to_floats,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
@@ -29,19 +30,29 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
     from_float16,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    CALIBRATED_KEY,
     FLOAT8_KEY,
-    LOW_BIT_KEY,
     NUM_CENTROIDS,
+    VALUE,
     Constants,
     Plan,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_relative import (
+    new_doubled_row,
+    store_calibrated_rows,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
     mix,
     row_norms,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
+    locate_statistics,
     locate_tile,
     store_rows,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
+    Rotary,
+    Statistics,
 )
 from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES
 
@@ -52,6 +63,8 @@ def decode_tiles(
     payload: np.ndarray,
     plan: Plan,
     constants: Constants,
+    statistics: Statistics,
+    rotary: Rotary,
     first_tile: int,
     last_tile: int,
     revision: int = SOURCE_REVISION,
@@ -63,24 +76,45 @@ def decode_tiles(
         payload: Bytes of the payload.
         plan: Where head vectors and fields are.
         constants: Tables of the compressed layers.
+        statistics: Statistics of calibrated keys.
+        rotary: Their angles.
         first_tile: First tile to decode.
         last_tile: Tile after the last one.
         revision: See ``Kernel``.
     """
     tile = np.empty((plan.dim, LANES), dtype=np.float32)
     scratch = np.empty_like(tile)
-    rows_at = np.empty(LANES, dtype=np.int64)
+    row = new_doubled_row(plan.dim)
+    places = np.empty((3, LANES), dtype=np.int64)
+    rows_at = places[0]
     fields_at = np.empty(LANES, dtype=np.int64)
     for index in range(first_tile, last_tile):
         layer = locate_tile(plan, index, rows_at, fields_at)
         if plan.kind == FLOAT8_KEY:
             _decode_float8_keys(payload, fields_at, tile)
-        elif plan.kind == LOW_BIT_KEY:
-            _decode_low_bit_keys(
-                payload, fields_at, layer, plan, constants, scratch, tile
-            )
-        else:
+        elif plan.kind == VALUE:
             _decode_values(payload, fields_at, plan, tile)
+        else:
+            norm_codes = read_halves(payload, fields_at, plan.codes_bytes)
+            magnitudes = norm_codes
+            if plan.kind == CALIBRATED_KEY:
+                magnitudes = norm_codes & 0x7FFF
+            _decode_low_bit_keys(
+                payload, fields_at, magnitudes, layer, plan, constants, scratch, tile
+            )
+            if plan.kind == CALIBRATED_KEY:
+                locate_statistics(plan, index, places)
+                store_calibrated_rows(
+                    tile,
+                    norm_codes,
+                    destination,
+                    plan,
+                    statistics,
+                    rotary,
+                    places,
+                    row,
+                )
+                continue
         store_rows(tile, plan.number_format, destination, rows_at)
 
 
@@ -99,6 +133,7 @@ def _decode_float8_keys(
 def _decode_low_bit_keys(
     payload: np.ndarray,
     fields_at: np.ndarray,
+    norm_codes: Ints,
     layer: int,
     plan: Plan,
     constants: Constants,
@@ -114,7 +149,7 @@ def _decode_low_bit_keys(
             indices = word << (32 - bits * (i + 1))
             put(tile, group * LANES + i, from_indices(indices, magnitudes))
     lengths = row_norms(tile, scratch)
-    norms = from_float16(read_halves(payload, fields_at, plan.codes_bytes))
+    norms = from_float16(norm_codes)
     for dim in range(tile.shape[0]):
         put(tile, dim, get(tile, dim) / lengths * norms)
     scale = mix(tile, scratch, constants.hartley, constants.scale)

@@ -5,7 +5,10 @@
 import numpy as np
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import to_indices
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import (
+    from_indices,
+    to_indices,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     SOURCE_REVISION,
     Kernel,
@@ -14,8 +17,10 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     LANES,
     Floats,
+    Ints,
     floats,
     ints,
+    minus_one_where,
     select,
     truncate,
     unordered,
@@ -33,19 +38,31 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
     to_float16,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    CALIBRATED_KEY,
     FLOAT8_KEY,
-    LOW_BIT_KEY,
     NUM_BOUNDARIES,
+    NUM_CENTROIDS,
+    VALUE,
     Constants,
     Plan,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_relative import (
+    load_calibrated_rows,
+    new_doubled_row,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
     mix,
     row_norms,
+    row_sums,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     load_rows,
+    locate_statistics,
     locate_tile,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
+    Rotary,
+    Statistics,
 )
 from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES
 
@@ -56,6 +73,8 @@ def encode_tiles(
     payload: np.ndarray,
     plan: Plan,
     constants: Constants,
+    statistics: Statistics,
+    rotary: Rotary,
     first_tile: int,
     last_tile: int,
     revision: int = SOURCE_REVISION,
@@ -71,25 +90,46 @@ def encode_tiles(
         payload: Bytes of the payload.
         plan: Where head vectors and fields are.
         constants: Tables of the compressed layers.
+        statistics: Statistics of calibrated keys.
+        rotary: Their angles.
         first_tile: First tile to encode.
         last_tile: Tile after the last one.
         revision: See ``Kernel``.
     """
     tile = np.empty((plan.dim, LANES), dtype=np.float32)
     scratch = np.empty_like(tile)
-    rows_at = np.empty(LANES, dtype=np.int64)
+    relative = np.empty_like(tile)
+    row = new_doubled_row(plan.dim)
+    places = np.empty((3, LANES), dtype=np.int64)
+    rows_at = places[0]
     fields_at = np.empty(LANES, dtype=np.int64)
     for index in range(first_tile, last_tile):
         layer = locate_tile(plan, index, rows_at, fields_at)
-        load_rows(source, rows_at, plan.number_format, tile)
-        if plan.kind == FLOAT8_KEY:
-            _encode_float8_keys(tile, payload, fields_at)
-        elif plan.kind == LOW_BIT_KEY:
-            _encode_low_bit_keys(
-                tile, scratch, layer, plan, constants, payload, fields_at
+        if plan.kind == CALIBRATED_KEY:
+            locate_statistics(plan, index, places)
+            load_calibrated_rows(
+                source, plan, statistics, rotary, places, row, tile, relative
             )
         else:
+            load_rows(source, rows_at, plan.number_format, tile)
+        if plan.kind == FLOAT8_KEY:
+            _encode_float8_keys(tile, payload, fields_at)
+        elif plan.kind == VALUE:
             _encode_values(tile, plan, payload, fields_at)
+        else:
+            norms = row_norms(tile, scratch)
+            norm_codes = to_float16(norms)
+            if plan.kind == CALIBRATED_KEY:
+                norms, norm_codes = _choose_relative(
+                    tile, norms, relative, scratch, statistics.gains, places
+                )
+            _encode_low_bit_keys(
+                tile, norms, scratch, layer, plan, constants, payload, fields_at
+            )
+            if plan.is_averaged:
+                overlaps = _overlaps(tile, scratch, relative)
+                norm_codes = to_float16(norms / overlaps)
+            write_halves(payload, fields_at, plan.codes_bytes, norm_codes)
         if plan.padding_offset:
             for lane in range(LANES):
                 payload[fields_at[lane] + plan.padding_offset] = 0
@@ -108,8 +148,46 @@ def _encode_float8_keys(
 
 
 @part
+def _choose_relative(
+    tile: np.ndarray,
+    norms: Floats,
+    relative: np.ndarray,
+    scratch: np.ndarray,
+    gains: np.ndarray,
+    places: np.ndarray,
+) -> tuple[Floats, Ints]:
+    """Replace keys by relative ones where the error is less.
+
+    Args:
+        tile: Keys.
+        norms: Their norms.
+        relative: Keys relative to their statistics.
+        scratch: Of the same shape.
+        gains: How much an error of a relative key grows on the way back, by head.
+        places: As in ``load_calibrated_rows``.
+
+    Returns:
+        The norms of what is in the tile now, and their codes, whose sign tells
+        which keys are relative.
+    """
+    for lane in range(LANES):
+        scratch[0, lane] = gains[places[1, lane]]
+    growth = get(scratch, 0)
+    relative_norms = row_norms(relative, scratch)
+    better = minus_one_where(relative_norms * growth < norms)
+    # In place, LLVM makes masked stores, which some processors are slow at.
+    for dim in range(tile.shape[0]):
+        put(scratch, dim, select(better < 0, get(relative, dim), get(tile, dim)))
+    for dim in range(tile.shape[0]):
+        put(tile, dim, get(scratch, dim))
+    norms = select(better < 0, relative_norms, norms)
+    return norms, to_float16(norms) | (better & 0x8000)
+
+
+@part
 def _encode_low_bit_keys(
     tile: np.ndarray,
+    norms: Floats,
     scratch: np.ndarray,
     layer: int,
     plan: Plan,
@@ -117,8 +195,11 @@ def _encode_low_bit_keys(
     payload: np.ndarray,
     fields_at: np.ndarray,
 ) -> None:
-    """Write codebook indices of the rotated keys' directions, then their norms."""
-    norms = row_norms(tile, scratch)
+    """Write codebook indices of the directions of the rotated keys.
+
+    Where the plan says that keys are averaged, the tile receives the products of
+    coordinates and centroids, and scratch the centroids.
+    """
     divisors = select(norms > 0.0, norms, floats(1.0))
     for dim in range(tile.shape[0]):
         units = get(tile, dim) / divisors
@@ -126,14 +207,34 @@ def _encode_low_bit_keys(
     scale = mix(tile, scratch, constants.hartley, constants.scale)
     bits = plan.bits
     thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
+    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
         for i in range(LANES):
             coordinates = get(tile, group * LANES + i) * scale
             indices = to_indices(coordinates, thresholds, bits)
             word = word | (indices << (bits * i))
+            if plan.is_averaged:
+                centroids = from_indices(indices << (32 - bits), magnitudes)
+                put(scratch, group * LANES + i, centroids)
+                put(tile, group * LANES + i, coordinates * centroids)
         write_words(payload, fields_at, group * bits, word)
-    write_halves(payload, fields_at, plan.codes_bytes, to_float16(norms))
+
+
+@part
+def _overlaps(products: np.ndarray, centroids: np.ndarray, sums: np.ndarray) -> Floats:
+    """Return the cosines of unit vectors and their centroids, or 1 where not positive.
+
+    Args:
+        products: Products of the two, ``[dim, LANES]``.
+        centroids: The centroids.
+        sums: Scratch of the same shape.
+
+    Returns:
+        The cosines.
+    """
+    cosines = row_sums(products, sums) / row_norms(centroids, sums)
+    return select(cosines > 0.0, cosines, floats(1.0))
 
 
 @part

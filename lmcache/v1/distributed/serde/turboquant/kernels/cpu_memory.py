@@ -14,14 +14,17 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+import numpy as np
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import part
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     FLOATS,
     INTS,
     LANES,
     VECTORS,
     WORD,
+    Floats,
     untyped_intrinsic,
 )
 
@@ -80,6 +83,12 @@ def put_rows(typingctx: Any, tile: Any, first: Any, stride: Any, values: Any) ->
         return context.get_dummy_value()
 
     return types.void(tile, types.intp, types.intp, values), generate
+
+
+@part
+def add_to(sums: np.ndarray, row: int, lanes: Floats) -> None:
+    """Add to the lanes of one row of a tile."""
+    put(sums, row, get(sums, row) + lanes)
 
 
 def _row_reader(element: ir.IntType) -> Callable:

@@ -28,8 +28,9 @@ _NAN = 0x7FC00000
 _FP16_DROPPED, _FP16_SHIFT = 13, 112
 _E4M3_DROPPED, _E4M3_SHIFT = 20, 120
 _FP16_MAX = 0x477FE000
+_BF16_MAX = 0x7F7F0000
 _E4M3_MAX = 0x43E00000
-"""65504 and 448, the largest finite numbers, as float32 bits."""
+"""The largest finite numbers of float16, bfloat16 and e4m3, as float32 bits."""
 
 
 @part
@@ -71,11 +72,13 @@ def to_float16(numbers: Floats) -> Ints:
 @part
 def saturate(numbers: Floats) -> Floats:
     """Bring finite numbers into the range of float16."""
-    bits = as_ints(numbers)
-    magnitude = bits & _MAGNITUDE
-    limit = (bits & _SIGN) | _FP16_MAX
-    finite = select(magnitude > _FP16_MAX, limit, bits)
-    return as_floats(select(magnitude > _INFINITY - 1, bits, finite))
+    return _bound(numbers, _FP16_MAX)
+
+
+@part
+def saturate_bfloat16(numbers: Floats) -> Floats:
+    """Bring finite numbers into the range of bfloat16."""
+    return _bound(numbers, _BF16_MAX)
 
 
 @part
@@ -96,6 +99,16 @@ def to_e4m3(numbers: Floats) -> Ints:
     code = _narrow(bounded, _E4M3_DROPPED, _E4M3_SHIFT)
     code = select(magnitude > _INFINITY, ints(0x7F), code)
     return code | ((bits & _SIGN) >> 24)
+
+
+@part
+def _bound(numbers: Floats, largest: int) -> Floats:
+    """Bring finite numbers to at most a magnitude, given as float32 bits."""
+    bits = as_ints(numbers)
+    magnitude = bits & _MAGNITUDE
+    limit = (bits & _SIGN) | largest
+    finite = select(magnitude > largest, limit, bits)
+    return as_floats(select(magnitude > _INFINITY - 1, bits, finite))
 
 
 @part

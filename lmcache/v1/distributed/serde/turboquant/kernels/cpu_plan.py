@@ -15,6 +15,7 @@ from lmcache.v1.distributed.serde.turboquant import tables
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import LANES
 from lmcache.v1.distributed.serde.turboquant.slot import (
     Field,
+    KeyField,
     SlotLayout,
     ValueField,
 )
@@ -27,7 +28,7 @@ _NUMBER_FORMATS = {
     torch.bfloat16: BFLOAT16,
 }
 
-FLOAT8_KEY, LOW_BIT_KEY, VALUE = range(3)
+FLOAT8_KEY, LOW_BIT_KEY, CALIBRATED_KEY, VALUE = range(4)
 
 NUM_CENTROIDS = 8
 NUM_BOUNDARIES = NUM_CENTROIDS - 1
@@ -51,10 +52,12 @@ class Plan(NamedTuple):
         fields_offset: First slot's field in memory.
         layer_slots_stride: From the first slot of a layer to the next layer's.
         slot_stride: From a slot to the next.
-        kind: ``FLOAT8_KEY``, ``LOW_BIT_KEY`` or ``VALUE``.
+        kind: ``FLOAT8_KEY``, ``LOW_BIT_KEY``, ``CALIBRATED_KEY`` or ``VALUE``.
         bits: Bits a dimension.
         codes_bytes: Bytes of packed codes: offset of the norm or of the scale,
             which the zero point follows.
+        has_rotary: Whether keys may be turned by rotary angles.
+        is_averaged: Whether norms are stored that make vectors unbiased.
         padding_offset: Offset of the byte that fills a slot up, which the last
             field takes care of; 0 where there is none.
     """
@@ -73,6 +76,8 @@ class Plan(NamedTuple):
     kind: int
     bits: int
     codes_bytes: int
+    has_rotary: bool
+    is_averaged: bool
     padding_offset: int
 
 
@@ -135,6 +140,8 @@ def make_plan(
         kind=_kind(field),
         bits=field.bits,
         codes_bytes=field.dim * field.bits // 8,
+        has_rotary=isinstance(field, KeyField) and field.rope_theta > 0,
+        is_averaged=isinstance(field, KeyField) and field.is_averaged,
         padding_offset=field.num_bytes if is_padded else 0,
     )
 
@@ -168,7 +175,7 @@ def make_constants(field: Field, layers: range) -> Constants:
     thresholds = np.full((NUM_BOUNDARIES, LANES), np.iinfo(np.int32).max, np.int32)
     magnitudes = np.zeros((NUM_CENTROIDS, LANES), np.float32)
     signs: np.ndarray = np.zeros((0, dim), np.float32)
-    if _kind(field) == LOW_BIT_KEY:
+    if _kind(field) in (LOW_BIT_KEY, CALIBRATED_KEY):
         boundaries = tables.boundaries(dim, bits).numpy()[2 ** (bits - 1) :]
         thresholds[: len(boundaries)] = boundaries.view(np.int32)[:, None] - 1
         centroids = tables.centroids(dim, bits).numpy()[2 ** (bits - 1) :]
@@ -188,4 +195,6 @@ def _kind(field: Field) -> int:
     """Return the code of a field's kind."""
     if isinstance(field, ValueField):
         return VALUE
+    if field.is_calibrated:
+        return CALIBRATED_KEY
     return FLOAT8_KEY if field.is_fp8 else LOW_BIT_KEY

@@ -37,6 +37,31 @@ def row_norms(tile: np.ndarray, sums: np.ndarray) -> Floats:
         even = (x[0] * x[0] + x[4] * x[4]) + (x[2] * x[2] + x[6] * x[6])
         odd = (x[1] * x[1] + x[5] * x[5]) + (x[3] * x[3] + x[7] * x[7])
         put(sums, i, even + odd)
+    return square_root(_total(sums, width))
+
+
+@part
+def row_sums(tile: np.ndarray, sums: np.ndarray) -> Floats:
+    """Return the sum of the dimensions of every head vector of a tile.
+
+    Args:
+        tile: As in :func:`row_norms`.
+        sums: Scratch of the same shape.
+
+    Returns:
+        The sums.
+    """
+    width = tile.shape[0] // 8
+    for i in range(width):
+        x = get_rows(tile, i, width, 8)
+        even, odd = (x[0] + x[4]) + (x[2] + x[6]), (x[1] + x[5]) + (x[3] + x[7])
+        put(sums, i, even + odd)
+    return _total(sums, width)
+
+
+@part
+def _total(sums: np.ndarray, width: int) -> Floats:
+    """Add up ``width`` rows as a tree of halves; they are overwritten."""
     while width % 2 == 0:
         width //= 2
         for i in range(width):
@@ -44,7 +69,7 @@ def row_norms(tile: np.ndarray, sums: np.ndarray) -> Floats:
     total = get(sums, 0)
     for i in range(1, width):
         total = total + get(sums, i)
-    return square_root(total)
+    return total
 
 
 @part

@@ -12,6 +12,7 @@ import numpy as np
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import part
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     LANES,
+    Floats,
     as_floats,
     as_ints,
 )
@@ -75,28 +76,55 @@ def locate_tile(
 
 
 @part
+def locate_statistics(plan: Plan, tile_index: int, places: np.ndarray) -> None:
+    """Find what the head vectors of a tile share with others.
+
+    Args:
+        plan: Where head vectors are.
+        tile_index: As in :func:`locate_tile`.
+        places: ``[3, LANES]``. Its second row receives each lane's head, counted
+            over all compressed layers; its third receives the token.
+    """
+    num_rows = plan.num_tokens * plan.num_heads
+    tiles_per_layer = (num_rows + LANES - 1) // LANES
+    layer = tile_index // tiles_per_layer
+    row = tile_index % tiles_per_layer * LANES
+    token, head = row // plan.num_heads, row % plan.num_heads
+    for lane in range(LANES):
+        places[1, lane] = layer * plan.num_heads + head
+        places[2, lane] = token
+        if row + 1 < num_rows:
+            row, head = row + 1, head + 1
+            if head == plan.num_heads:
+                token, head = token + 1, 0
+
+
+@part
 def load_rows(
     source: np.ndarray,
     rows_at: np.ndarray,
     number_format: int,
     tile: np.ndarray,
 ) -> None:
-    """Fill a tile with the head vectors at ``rows_at``.
+    """Fill a tile with the head vectors at ``rows_at``."""
+    for dim in range(0, tile.shape[0], LANES):
+        for i in range(LANES):
+            put(tile, dim + i, load_dims(source, rows_at[i], dim, number_format))
+        put_rows(tile, dim, 1, transpose(get_rows(tile, dim, 1, LANES)))
+
+
+@part
+def load_dims(source: np.ndarray, at: int, dim: int, number_format: int) -> Floats:
+    """Widen eight dimensions, from ``dim`` on, of the head vector at a byte.
 
     Finite numbers beyond float16's range become its largest.
     """
-    for dim in range(0, tile.shape[0], LANES):
-        for i in range(LANES):
-            if number_format == FLOAT32:
-                words = read_row_of_words(source, rows_at[i] + 4 * dim)
-                put(tile, dim + i, saturate(as_floats(words)))
-            else:
-                codes = read_row_of_halves(source, rows_at[i] + 2 * dim)
-                if number_format == FLOAT16:
-                    put(tile, dim + i, from_float16(codes))
-                else:
-                    put(tile, dim + i, saturate(from_bfloat16(codes)))
-        put_rows(tile, dim, 1, transpose(get_rows(tile, dim, 1, LANES)))
+    if number_format == FLOAT32:
+        return saturate(as_floats(read_row_of_words(source, at + 4 * dim)))
+    codes = read_row_of_halves(source, at + 2 * dim)
+    if number_format == FLOAT16:
+        return from_float16(codes)
+    return saturate(from_bfloat16(codes))
 
 
 @part
@@ -110,12 +138,17 @@ def store_rows(
     for dim in range(0, tile.shape[0], LANES):
         rows = transpose(get_rows(tile, dim, 1, LANES))
         for i in range(LANES):
-            if number_format == FLOAT32:
-                at = rows_at[i] + 4 * dim
-                write_row_of_words(destination, at, as_ints(rows[i]))
-            else:
-                at = rows_at[i] + 2 * dim
-                if number_format == FLOAT16:
-                    write_row_of_halves(destination, at, to_float16(rows[i]))
-                else:
-                    write_row_of_halves(destination, at, to_bfloat16(rows[i]))
+            store_dims(rows[i], number_format, destination, rows_at[i], dim)
+
+
+@part
+def store_dims(
+    numbers: Floats, number_format: int, destination: np.ndarray, at: int, dim: int
+) -> None:
+    """Round eight dimensions, from ``dim`` on, of the head vector at a byte."""
+    if number_format == FLOAT32:
+        write_row_of_words(destination, at + 4 * dim, as_ints(numbers))
+    elif number_format == FLOAT16:
+        write_row_of_halves(destination, at + 2 * dim, to_float16(numbers))
+    else:
+        write_row_of_halves(destination, at + 2 * dim, to_bfloat16(numbers))

@@ -15,6 +15,7 @@ from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.header import (
     DTYPE_CODES,
     KV_LAYOUT_CODES,
+    MAX_DIMENSIONS,
     PRESET_CODES,
     Header,
     TensorRecord,
@@ -169,9 +170,12 @@ def with_another_field(random: Random, record: TensorRecord) -> TensorRecord:
         "shape": [
             present[::-1] if name == "shape" else (),
             (),
-            (2**32 - 1,) * 8,
-            tuple(random.choices((0, 1, 2, 3, 2**31), k=random.randint(0, 8))),
+            (2**32 - 1,) * MAX_DIMENSIONS,
+            tuple(
+                random.choices((0, 1, 2, 3, 2**31), k=random.randint(0, MAX_DIMENSIONS))
+            ),
         ],
+        "rope_theta": [0.0, 1.0, 1e4, -1.0, float("inf")],
         "head_dim": [0, 8, 2**16 - 1, random.getrandbits(16)],
         "value_head_dim": [0, 8, 2**16 - 1, random.getrandbits(16)],
         "payload_bytes": [0, 1, 2**64 - 1, random.getrandbits(64)],

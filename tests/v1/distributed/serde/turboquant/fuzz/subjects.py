@@ -13,6 +13,7 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.kv_content import TensorFormats
 from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantDeserializer,
     TurboQuantSerdeConfig,
@@ -78,6 +79,10 @@ class Tensors:
     def get_dtypes(self) -> list[torch.dtype]:
         """Element types of the tensors."""
         return self._description.dtypes
+
+    def get_tensor_formats(self) -> TensorFormats | None:
+        """What is declared of the tensors."""
+        return self._description.tensor_formats
 
 
 def size_of(description: MemoryLayoutDesc) -> int:
@@ -212,4 +217,6 @@ def all_subjects() -> list[Subject]:
     subjects += [subject(f"auto {t}", (1, 2, 3, 13), t) for t in OPAQUE_DTYPES]
     subjects += [grouped_subject(preset) for preset in PRESET_NAMES]
     subjects += [subject("no tokens", (2, 3, 0, 128), torch.half)]
+    calibrated = {"preset": "turboquant_3bit_cc", "head_dim": 8, "rope_theta": 1e4}
+    subjects += [subject("calibrated", (2, 3, 64, 8), torch.half, **calibrated)]
     return subjects

@@ -99,31 +99,30 @@ class CalibratedCase:
 
 
 CASES = [
-    CalibratedCase(preset, dtype, shape, settings)
-    for preset, dtype, shape, settings in [
-        ("turboquant_4bit_cc", "bfloat16", (2, 1, 64, 128), {"rope_theta": 1e4}),
-        ("turboquant_k4v3_cc", "float16", (2, 1, 64, 64), {"head_dim": 64}),
-        ("turboquant_k3v4_cc", "float32", (2, 1, 64, 80), {"head_dim": 80}),
-        (
-            "turboquant_3bit_cc",
-            "bfloat16",
-            (1, 1, 65, 96),
-            {"kv_layout": "diff", "head_dim": 64, "value_head_dim": 32},
-        ),
-        (
-            "turboquant_k3v2_cc",
-            "float16",
-            (2, 1, 100, 128),
-            {"head_dim": 64, "rope_theta": 1e6},
-        ),
-        ("turboquant_2bit_cc", "bfloat16", (2, 1, 63, 64), {"head_dim": 64}),
-        (
-            "turboquant_2bit_cc",
-            "bfloat16",
-            (1, 1, 64, 96),
-            {"kv_layout": "latent", "head_dim": 64, "value_head_dim": 32},
-        ),
-    ]
+    CalibratedCase(
+        "turboquant_4bit_cc", "bfloat16", (2, 1, 64, 128), {"rope_theta": 1e4}
+    ),
+    CalibratedCase("turboquant_k4v3_cc", "float16", (2, 1, 64, 64), {"head_dim": 64}),
+    CalibratedCase("turboquant_k3v4_cc", "float32", (2, 1, 64, 80), {"head_dim": 80}),
+    CalibratedCase(
+        "turboquant_3bit_cc",
+        "bfloat16",
+        (1, 1, 65, 96),
+        {"kv_layout": "diff", "head_dim": 64, "value_head_dim": 32},
+    ),
+    CalibratedCase(
+        "turboquant_k3v2_cc",
+        "float16",
+        (2, 1, 100, 128),
+        {"head_dim": 64, "rope_theta": 1e6},
+    ),
+    CalibratedCase("turboquant_2bit_cc", "bfloat16", (2, 1, 63, 64), {"head_dim": 64}),
+    CalibratedCase(
+        "turboquant_2bit_cc",
+        "bfloat16",
+        (1, 1, 64, 96),
+        {"kv_layout": "latent", "head_dim": 64, "value_head_dim": 32},
+    ),
 ]
 
 
