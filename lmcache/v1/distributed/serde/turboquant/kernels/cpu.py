@@ -15,7 +15,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_ti
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_measure import (
     HEADS_PER_GROUP,
-    make_table_plan,
     measure_groups,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
@@ -23,6 +22,9 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     make_constants,
     make_plan,
     num_tiles,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_side_table import (
+    make_table_plan,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
     NO_ROTARY,
