@@ -19,6 +19,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import (
     codes_kind,
     field_places,
 )
+from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
 FLOAT8_CAPABILITY = (8, 9)
 """The first GPUs that convert to and from float8."""
@@ -66,6 +67,10 @@ def encode_options(
         if codes_kind(field) == INDICES:
             factor = gpu_constants.index_factor(field.dim, field.bits)
             coding += (factor, gpu_constants.index_polynomial(field.bits))
+            averaging = ()
+            if isinstance(field, KeyField) and field.is_averaged:
+                averaging = gpu_constants.centroid_polynomial(field.bits)
+            coding += (averaging,)
         codings.append(coding)
     return _shared_options(plan, dtype, capability, codings) | {
         "ENERGY_UNIT": gpu_constants.energy_unit(plan.head_dim),
