@@ -176,6 +176,7 @@ def encode_indices(
     BITS: tl.constexpr = FIELD[1]
     INDEX_FACTOR: tl.constexpr = FIELD[4]
     POLYNOMIAL: tl.constexpr = FIELD[5]
+    CENTROIDS: tl.constexpr = FIELD[6]
     WIDTH: tl.constexpr = ROTATION[0]
     HARTLEY: tl.constexpr = ROTATION[1]
     masks = gpu_rotation.load_masks(rotation[0], ROWS, len(rows), WIDTH)
@@ -190,11 +191,11 @@ def encode_indices(
     for index in tl.static_range(len(rotated)):
         stepped = gpu_codes.bucketise(rotated[index], factors, BITS, POLYNOMIAL, PTX)
         words = words + (gpu_codes.pack(stepped, BITS, LOWEST_BITS),)
-        if len(FIELD[6]) > 0:
-            codes = codes + (gpu_codes.stepped_centroids(stepped, BITS, FIELD[6]),)
+        if len(CENTROIDS) > 0:
+            codes = codes + (gpu_codes.stepped_centroids(stepped, BITS, CENTROIDS),)
     _store_codes(words, pair_ptrs + FIELD[2], BITS)
     lengths = tl.sqrt(energy * ROTATION[2])
-    if len(FIELD[6]) > 0:
+    if len(CENTROIDS) > 0:
         lengths = lengths / _overlaps(rotated, codes, energy)
     energy = energy * ROTATION[2]
     norms = gpu_tiles.to_half(lengths).to(tl.uint16, bitcast=True)
