@@ -3,13 +3,14 @@
 
 # Standard
 from collections.abc import Callable, Sequence
+from functools import partial
 import statistics
 
 # Third Party
 import torch
 
 # First Party
-from benchmarks.turboquant.gpu.codecs import PRESETS
+from benchmarks.turboquant.gpu.codecs import CALIBRATED_PRESETS, PRESETS
 from benchmarks.turboquant.gpu.measure import SHAPES
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
@@ -69,7 +70,7 @@ def kernel_rows() -> list[dict[str, object]]:
     """Time the kernels of resident tensors without codec, checksum and launch."""
     rows = []
     for shape, dtype in SHAPES.items():
-        for preset in PRESETS:
+        for preset in PRESETS + CALIBRATED_PRESETS:
             encoders, decoders, sizes = _kernel_calls(preset, shape, dtype)
             for operation, calls in (("encode", encoders), ("decode", decoders)):
                 times = device_microseconds(calls)
@@ -96,7 +97,7 @@ def kernel_rows() -> list[dict[str, object]]:
 def _kernel_calls(preset: str, shape: tuple[int, ...], dtype: torch.dtype):
     """Return calls that encode and decode different buffers, and their sizes."""
     config = TurboQuantSerdeConfig(
-        preset=preset, skip_first_layers=0, skip_last_layers=0
+        preset=preset, framed=True, skip_first_layers=0, skip_last_layers=0
     )
     description = MemoryLayoutDesc([torch.Size(shape)], [dtype])
     (layout,) = layouts_of(description, config)
@@ -105,17 +106,15 @@ def _kernel_calls(preset: str, shape: tuple[int, ...], dtype: torch.dtype):
     encoders, decoders = [], []
     for _ in range(count):
         tensor = torch.randn(shape, dtype=dtype, device="cuda")
-        payload = torch.empty(layout.payload_bytes, dtype=torch.uint8, device="cuda")
+        payload = torch.zeros(layout.payload_bytes, dtype=torch.uint8, device="cuda")
         views = kv_views(tensor, layout.geometry)
-        slots = payload.view(layout.compressed_shape)
+        slots = payload[layout.slots_span].view(layout.compressed_shape)
+        table = layout.side_table.parts(payload[layout.side_table_span])
         if not gpu.supports(views, slots, layout.slot):
             raise RuntimeError(f"No kernel for {preset} of {shape}")
-        encoders.append(
-            lambda v=views, s=slots: gpu.encode_layers(v, s, layout.slot, 0)
-        )
-        decoders.append(
-            lambda v=views, s=slots: gpu.decode_layers(s, v, layout.slot, 0)
-        )
+        rest = (layout.slot, 0, table)
+        encoders.append(partial(gpu.encode_layers, views, slots, *rest))
+        decoders.append(partial(gpu.decode_layers, slots, views, *rest))
     return encoders, decoders, (raw_bytes, layout.payload_bytes)
 
 

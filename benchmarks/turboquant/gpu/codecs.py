@@ -32,7 +32,21 @@ PRESETS = (
     "turboquant_k3v4_nc",
     "turboquant_3bit_nc",
 )
+CALIBRATED_PRESETS = (
+    "turboquant_4bit_cc",
+    "turboquant_3bit_cc",
+    "turboquant_2bit_cc",
+)
+"""Presets that only the fork has."""
+
 KEY = ObjectKey(chunk_hash=b"benchmark", model_name="benchmark", kv_rank=0)
+
+_LARGEST_ERRORS = {
+    "turboquant_k8v4": 0.02,
+    "turboquant_4bit_nc": 0.02,
+    "turboquant_4bit_cc": 0.02,
+    "turboquant_2bit_cc": 0.25,
+}
 
 FORK, UPSTREAM, FP8 = "turboquant", "LMCache 0.5.6 turboquant", "LMCache fp8"
 
@@ -93,7 +107,7 @@ def codecs_of(name: str) -> list[Codec]:
         return [Codec(FP8, "", *fp8, largest_error=2e-3)]
     framed = {"framed": True} if name == FORK else {}
     codecs = []
-    for preset in PRESETS:
+    for preset in PRESETS + (CALIBRATED_PRESETS if name == FORK else ()):
         config = TurboQuantSerdeConfig(
             preset=preset,
             head_dim=128,
@@ -103,7 +117,7 @@ def codecs_of(name: str) -> list[Codec]:
             **framed,
         )
         both = TurboQuantSerializer(config), TurboQuantDeserializer(config)
-        error = 0.02 if preset in PRESETS[:2] else 0.09
+        error = _LARGEST_ERRORS.get(preset, 0.09)
         codecs.append(Codec(name, preset, *both, largest_error=error))
     return codecs
 

@@ -2,10 +2,7 @@
 """A run as Markdown tables."""
 
 # Standard
-from collections.abc import Iterator
-
-# Third Party
-from tabulate import tabulate
+from collections.abc import Iterable, Iterator
 
 # First Party
 from benchmarks.turboquant.quality.conditions import PLAIN
@@ -130,8 +127,10 @@ def upstream_table(upstream: list[Agreement]) -> str:
     return _table(headers, rows)
 
 
-def _table(headers: tuple[str, ...], rows: list) -> str:
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+def _table(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    heading = list(headers)
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _text(estimate: Estimate, spec: str, factor: float = 1) -> str:

@@ -73,7 +73,8 @@ class _Sample(Case):
     def config(self) -> TurboQuantSerdeConfig:
         """Our configuration that takes upstream's choices."""
         effort = {"effort": EFFORTS[0]} if has_effort() else {}
-        return TurboQuantSerdeConfig(**self.settings, **effort)  # type: ignore[arg-type]
+        settings = {**self.settings, **effort}
+        return TurboQuantSerdeConfig(**settings)  # type: ignore[arg-type]
 
     def source(self) -> torch.Tensor:
         return self.kv

@@ -111,8 +111,8 @@ class S3Server(StorageServer):
         """End the process at once, and remove the sockets that it leaves in /tmp."""
         super().kill()
         for port in self._ports:
-            for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-                path.unlink(missing_ok=True)
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
 
     def command(self) -> list[str]:
         """Return the command that serves the folder."""

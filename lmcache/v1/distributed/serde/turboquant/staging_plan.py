@@ -13,7 +13,7 @@ from lmcache.v1.distributed.serde.turboquant.frame import Container
 _CHUNKS = 8
 """Chunks of a large object: the first copy in and the last one out overlap nothing."""
 
-_SMALLEST_CHUNK_BYTES = 4 << 20
+_SMALLEST_CHUNK_BYTES = 6 << 20
 """Copying as much takes longer than starting the copies and kernels of a chunk."""
 
 _REGIONS = 4

@@ -16,7 +16,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_ti
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_measure import (
     HEADS_PER_GROUP,
-    make_table_plan,
     measure_groups,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
@@ -26,6 +25,9 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     num_tiles,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_searched import searching_work
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_side_table import (
+    make_table_plan,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
     NO_ROTARY,
     NO_STATISTICS,

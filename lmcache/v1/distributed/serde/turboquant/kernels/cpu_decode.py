@@ -13,6 +13,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     Kernel,
     part,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_doubled import new_doubled_row
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     LANES,
     Ints,
@@ -38,7 +39,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     Plan,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_relative import (
-    new_doubled_row,
     store_calibrated_rows,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (

@@ -5,28 +5,24 @@
 import numpy as np
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import (
-    from_indices,
-    to_indices,
-)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     SOURCE_REVISION,
     Kernel,
     part,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_doubled import (
+    new_doubled_row,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode_keys import (
+    choose_relative,
+    encode_low_bit_keys,
+    overlaps_of,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     LANES,
-    Floats,
-    Ints,
-    floats,
-    ints,
-    minus_one_where,
-    select,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
     get,
-    get_rows,
-    put,
     write_halves,
     write_words,
 )
@@ -38,20 +34,15 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     CALIBRATED_KEY,
     FLOAT8_KEY,
-    NUM_BOUNDARIES,
-    NUM_CENTROIDS,
     VALUE,
     Constants,
     Plan,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_relative import (
     load_calibrated_rows,
-    new_doubled_row,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
-    mix,
     row_norms,
-    row_sums,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rows import (
     load_rows,
@@ -122,15 +113,18 @@ def encode_tiles(
             norms = row_norms(tile, scratch)
             norm_codes = to_float16(norms)
             if plan.kind == CALIBRATED_KEY:
-                norms, norm_codes = _choose_relative(
+                norms, norm_codes = choose_relative(
                     tile, norms, relative, scratch, statistics.gains, places
                 )
-            _encode_low_bit_keys(
+            scale = encode_low_bit_keys(
                 tile, norms, scratch, layer, plan, constants, payload, fields_at
             )
             if plan.is_averaged:
-                overlaps = _overlaps(tile, scratch, relative)
-                norm_codes = to_float16(norms / overlaps)
+                norms = norms / overlaps_of(
+                    *(tile, scale, scratch, relative),
+                    *(plan, constants, payload, fields_at),
+                )
+                norm_codes = to_float16(norms)
             write_halves(payload, fields_at, plan.codes_bytes, norm_codes)
         if plan.padding_offset:
             for lane in range(LANES):
@@ -147,96 +141,6 @@ def _encode_float8_keys(
         for i in range(1, 4):
             word = word | (to_e4m3(get(tile, dim + i)) << (8 * i))
         write_words(payload, fields_at, dim, word)
-
-
-@part
-def _choose_relative(
-    tile: np.ndarray,
-    norms: Floats,
-    relative: np.ndarray,
-    scratch: np.ndarray,
-    gains: np.ndarray,
-    places: np.ndarray,
-) -> tuple[Floats, Ints]:
-    """Replace keys by relative ones where the error is less.
-
-    Args:
-        tile: Keys.
-        norms: Their norms.
-        relative: Keys relative to their statistics.
-        scratch: Of the same shape.
-        gains: How much an error of a relative key grows on the way back, by head.
-        places: As in ``load_calibrated_rows``.
-
-    Returns:
-        The norms of what is in the tile now, and their codes, whose sign tells
-        which keys are relative.
-    """
-    for lane in range(LANES):
-        scratch[0, lane] = gains[places[1, lane]]
-    growth = get(scratch, 0)
-    relative_norms = row_norms(relative, scratch)
-    better = minus_one_where(relative_norms * growth < norms)
-    # In place, LLVM makes masked stores, which some processors are slow at.
-    for dim in range(tile.shape[0]):
-        put(scratch, dim, select(better < 0, get(relative, dim), get(tile, dim)))
-    for dim in range(tile.shape[0]):
-        put(tile, dim, get(scratch, dim))
-    norms = select(better < 0, relative_norms, norms)
-    return norms, to_float16(norms) | (better & 0x8000)
-
-
-@part
-def _encode_low_bit_keys(
-    tile: np.ndarray,
-    norms: Floats,
-    scratch: np.ndarray,
-    layer: int,
-    plan: Plan,
-    constants: Constants,
-    payload: np.ndarray,
-    fields_at: np.ndarray,
-) -> None:
-    """Write codebook indices of the directions of the rotated keys.
-
-    Where the plan says that keys are averaged, the tile receives the products of
-    coordinates and centroids, and scratch the centroids.
-    """
-    divisors = select(norms > 0.0, norms, floats(1.0))
-    for dim in range(tile.shape[0]):
-        units = get(tile, dim) / divisors
-        put(tile, dim, units * constants.signs[layer, dim])
-    scale = mix(tile, scratch, constants.hartley, constants.scale)
-    bits = plan.bits
-    thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
-    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
-    for group in range(tile.shape[0] // LANES):
-        word = ints(0)
-        for i in range(LANES):
-            coordinates = get(tile, group * LANES + i) * scale
-            indices = to_indices(coordinates, thresholds, bits)
-            word = word | (indices << (bits * i))
-            if plan.is_averaged:
-                centroids = from_indices(indices << (32 - bits), magnitudes)
-                put(scratch, group * LANES + i, centroids)
-                put(tile, group * LANES + i, coordinates * centroids)
-        write_words(payload, fields_at, group * bits, word)
-
-
-@part
-def _overlaps(products: np.ndarray, centroids: np.ndarray, sums: np.ndarray) -> Floats:
-    """Return the cosines of unit vectors and their centroids, or 1 where not positive.
-
-    Args:
-        products: Products of the two, ``[dim, LANES]``.
-        centroids: The centroids.
-        sums: Scratch of the same shape.
-
-    Returns:
-        The cosines.
-    """
-    cosines = row_sums(products, sums) / row_norms(centroids, sums)
-    return select(cosines > 0.0, cosines, floats(1.0))
 
 
 @part

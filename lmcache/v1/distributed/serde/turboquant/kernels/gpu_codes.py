@@ -136,6 +136,27 @@ def bucketise(
 
 
 @triton.jit
+def stepped_centroids(stepped, BITS: tl.constexpr, POLYNOMIAL: tl.constexpr):
+    """Return what the results of :func:`bucketise` stand for, of N(0, 1).
+
+    Args:
+        stepped: float32 ``[rows, width]``.
+        BITS: Bits an index.
+        POLYNOMIAL: ``gpu_constants.centroid_polynomial``.
+
+    Returns:
+        float32 ``[rows, width]``.
+    """
+    HALF: tl.constexpr = 2 ** (BITS - 1)
+    place = (stepped - INTEGER_STEP - (HALF - 0.5)) * (1.0 / HALF)
+    square = place * place
+    slope = tl.full(square.shape, POLYNOMIAL[0], tl.float32)
+    for index in tl.static_range(1, len(POLYNOMIAL)):
+        slope = tl.fma(slope, square, POLYNOMIAL[index])
+    return place * slope
+
+
+@triton.jit
 def centroids(
     words,
     BITS: tl.constexpr,

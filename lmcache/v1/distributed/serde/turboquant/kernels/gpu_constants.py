@@ -171,19 +171,27 @@ def index_polynomial(bits: int) -> tuple[float, ...]:
         Coefficients, that of the highest power first.
     """
     unit = Fraction(index_unit(bits))
-    coefficients = [Fraction(0)] * len(_unit_boundaries(bits))
-    product = [Fraction(1)]
-    for rank, number in enumerate(_unit_boundaries(bits), start=1):
-        bound = Fraction(float(number)) / unit
-        square = bound * bound
-        missing = rank / bound - _evaluate(coefficients, square)
-        step = missing / _evaluate(product, square)
-        for power, factor in enumerate(product):
-            coefficients[power] += step * factor
-        raised = [Fraction(0), *product]
-        scaled = [square * factor for factor in product] + [Fraction(0)]
-        product = [a - b for a, b in zip(raised, scaled, strict=True)]
-    return tuple(float(number) for number in reversed(coefficients))
+    bounds = [Fraction(float(number)) / unit for number in _unit_boundaries(bits)]
+    ranks = [Fraction(rank) for rank in range(1, len(bounds) + 1)]
+    return _odd_polynomial(bounds, ranks)
+
+
+@lru_cache(maxsize=64)
+def centroid_polynomial(bits: int) -> tuple[float, ...]:
+    """Return ``g`` such that ``t g(t t)`` is a centroid of N(0, 1).
+
+    ``t`` is the index, less that of the middle, over half the number of indices.
+
+    Args:
+        bits: Bits an index.
+
+    Returns:
+        Coefficients, that of the highest power first.
+    """
+    half = 2 ** (bits - 1)
+    places = [Fraction(2 * rank + 1, 2 * half) for rank in range(half)]
+    codebook = _unit_codebook(bits)[half:]
+    return _odd_polynomial(places, [Fraction(float(number)) for number in codebook])
 
 
 @lru_cache(maxsize=64)
@@ -210,6 +218,24 @@ def _unit_codebook(bits: int) -> np.ndarray:
 def _unit_boundaries(bits: int) -> np.ndarray:
     """Return the positive boundaries of the codebook of N(0, 1)."""
     return tables.boundaries(1, bits).double().numpy()[2 ** (bits - 1) :]
+
+
+def _odd_polynomial(
+    points: list[Fraction], values: list[Fraction]
+) -> tuple[float, ...]:
+    """Return ``g``, highest power first, so that ``x g(x x)`` runs through points."""
+    coefficients = [Fraction(0)] * len(points)
+    product = [Fraction(1)]
+    for point, value in zip(points, values, strict=True):
+        square = point * point
+        missing = value / point - _evaluate(coefficients, square)
+        step = missing / _evaluate(product, square)
+        for power, factor in enumerate(product):
+            coefficients[power] += step * factor
+        raised = [Fraction(0), *product]
+        scaled = [square * factor for factor in product] + [Fraction(0)]
+        product = [a - b for a, b in zip(raised, scaled, strict=True)]
+    return tuple(float(number) for number in reversed(coefficients))
 
 
 def _evaluate(coefficients: list[Fraction], point: Fraction) -> Fraction:

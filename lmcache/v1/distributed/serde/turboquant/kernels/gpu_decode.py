@@ -58,19 +58,16 @@ def decode_kernel(
         row_stride: Elements from one row to the next.
         slots_stride: 16-bit numbers from the slots of one layer to the next's.
         num_rows: Head vectors of a layer.
-        HEAD_DIM: Elements of a row.
-        SLOT_PAIRS: 16-bit numbers of a slot.
+        HEAD_DIM, SLOT_PAIRS: Elements of a row, and 16-bit numbers of a slot.
         FIRST, SECOND: The fields: ``gpu_plan.codes_kind``, bits,
             ``gpu_plan.field_places``; of indices also
             ``gpu_constants.centroid_terms``, one after the other, and the place in
             ``LOOKUPS`` of the first. ``SECOND`` may be empty.
         WIDTH, HARTLEY: Results of ``gpu_constants.rotation_width`` and
             ``hartley_entries``.
-        TILE_ROWS: Rows of a tile.
         LOOKUPS: ``gpu_lookup.assembly`` of every term of both fields, or None.
-        PTX: Whether PTX instructions are available.
-        FLOAT8: Whether the GPU converts from float8.
-        IS_SHORT: Whether a layer has fewer rows than a tile.
+        PTX, FLOAT8: Whether PTX is available, and conversion from float8.
+        TILE_ROWS, IS_SHORT: Rows of a tile, and whether a layer has fewer.
     """
     layer = tl.program_id(1).to(tl.int64)
     start, row = gpu_tiles.tile_rows(num_rows, TILE_ROWS, IS_SHORT)

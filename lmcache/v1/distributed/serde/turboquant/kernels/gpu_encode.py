@@ -65,7 +65,8 @@ def encode_kernel(
         SLOT_PAIRS: 16-bit numbers of a slot.
         FIRST, SECOND: The fields: ``gpu_plan.codes_kind``, bits,
             ``gpu_plan.field_places``; of indices also ``gpu_constants.index_factor``
-            and ``index_polynomial``. ``SECOND`` may be empty.
+            and ``index_polynomial``, and where vectors are averaged
+            ``centroid_polynomial``. ``SECOND`` may be empty.
         WIDTH, HARTLEY, ENERGY_UNIT: Results of ``gpu_constants.rotation_width``,
             ``hartley_entries`` and ``energy_unit``.
         TILE_ROWS: Rows of a tile.
@@ -175,6 +176,7 @@ def encode_indices(
     BITS: tl.constexpr = FIELD[1]
     INDEX_FACTOR: tl.constexpr = FIELD[4]
     POLYNOMIAL: tl.constexpr = FIELD[5]
+    CENTROIDS: tl.constexpr = FIELD[6]
     WIDTH: tl.constexpr = ROTATION[0]
     HARTLEY: tl.constexpr = ROTATION[1]
     masks = gpu_rotation.load_masks(rotation[0], ROWS, len(rows), WIDTH)
@@ -185,14 +187,31 @@ def encode_indices(
     factors = tl.where(energy == 0.0, 0.0, tl.rsqrt(energy)) * INDEX_FACTOR
     LOWEST_BITS: tl.constexpr = gpu_codes.INTEGER_STEP_BITS
     words = ()
+    codes = ()
     for index in tl.static_range(len(rotated)):
         stepped = gpu_codes.bucketise(rotated[index], factors, BITS, POLYNOMIAL, PTX)
         words = words + (gpu_codes.pack(stepped, BITS, LOWEST_BITS),)
+        if len(CENTROIDS) > 0:
+            codes = codes + (gpu_codes.stepped_centroids(stepped, BITS, CENTROIDS),)
     _store_codes(words, pair_ptrs + FIELD[2], BITS)
+    lengths = tl.sqrt(energy * ROTATION[2])
+    if len(CENTROIDS) > 0:
+        lengths = lengths / _overlaps(rotated, codes, energy)
     energy = energy * ROTATION[2]
-    norms = gpu_tiles.to_half(tl.sqrt(energy)).to(tl.uint16, bitcast=True)
+    norms = gpu_tiles.to_half(lengths).to(tl.uint16, bitcast=True)
     tl.store(pair_ptrs + FIELD[3], norms | sign_bits)
     return energy
+
+
+@triton.jit
+def _overlaps(rotated, codes, energy):
+    """Return the cosines of rotated rows and their codes; 1 where there is none."""
+    products = rotated[0] * codes[0]
+    for index in tl.static_range(1, len(codes)):
+        products = tl.fma(rotated[index], codes[index], products)
+    squares = gpu_rotation.sum_of_squares(codes)
+    cosines = tl.sum(products, axis=1) * tl.rsqrt(energy * squares)
+    return tl.where(cosines > 0, cosines, 1.0)
 
 
 @triton.jit

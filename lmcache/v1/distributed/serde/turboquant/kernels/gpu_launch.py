@@ -19,6 +19,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import (
     codes_kind,
     field_places,
 )
+from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
 FLOAT8_CAPABILITY = (8, 9)
 """The first GPUs that convert to and from float8."""
@@ -44,6 +45,9 @@ MAX_ROW_BYTES = 256
 
 Options = dict[str, object]
 
+Coding = tuple[object, ...]
+"""What a kernel knows of a field."""
+
 
 @lru_cache(maxsize=64)
 def encode_options(
@@ -57,12 +61,16 @@ def encode_options(
         capability: Compute capability of the GPU; None for the interpreter,
             which has neither PTX nor float8.
     """
-    codings = []
+    codings: list[Coding] = []
     for field, start in plan.fields:
-        coding = (codes_kind(field), field.bits, *field_places(field, start))
+        coding: Coding = (codes_kind(field), field.bits, *field_places(field, start))
         if codes_kind(field) == INDICES:
             factor = gpu_constants.index_factor(field.dim, field.bits)
             coding += (factor, gpu_constants.index_polynomial(field.bits))
+            averaging = ()
+            if isinstance(field, KeyField) and field.is_averaged:
+                averaging = gpu_constants.centroid_polynomial(field.bits)
+            coding += (averaging,)
         codings.append(coding)
     return _shared_options(plan, dtype, capability, codings) | {
         "ENERGY_UNIT": gpu_constants.energy_unit(plan.head_dim),
@@ -83,9 +91,10 @@ def decode_options(
     """
     # One term is exact to the rounding of 16-bit floats.
     num_terms = 2 if dtype == torch.float32 else 1
-    codings, lookups = [], []
+    codings: list[Coding] = []
+    lookups: list[str] = []
     for field, start in plan.fields:
-        coding = (codes_kind(field), field.bits, *field_places(field, start))
+        coding: Coding = (codes_kind(field), field.bits, *field_places(field, start))
         if codes_kind(field) == INDICES:
             terms = gpu_constants.centroid_terms(field.bits)[:num_terms]
             coding += (sum(terms, ()), len(lookups))
@@ -110,7 +119,7 @@ def _shared_options(
     plan: Plan,
     dtype: torch.dtype,
     capability: tuple[int, int] | None,
-    codings: list[tuple[object, ...]],
+    codings: list[Coding],
 ) -> Options:
     """Return what both kernels take."""
     head_dim = plan.head_dim

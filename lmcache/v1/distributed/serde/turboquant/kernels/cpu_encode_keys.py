@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-bit keys to slots: which is coded, relative or plain, and how."""
+
+# Third Party
+import numpy as np
+
+# First Party
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import (
+    from_indices,
+    to_indices,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
+    part,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
+    LANES,
+    Floats,
+    Ints,
+    floats,
+    ints,
+    minus_one_where,
+    select,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
+    get,
+    get_rows,
+    put,
+    read_words,
+    write_words,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
+    to_float16,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
+    NUM_BOUNDARIES,
+    NUM_CENTROIDS,
+    Constants,
+    Plan,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
+    mix,
+    row_norms,
+    row_sums,
+)
+
+
+@part
+def choose_relative(
+    tile: np.ndarray,
+    norms: Floats,
+    relative: np.ndarray,
+    scratch: np.ndarray,
+    gains: np.ndarray,
+    places: np.ndarray,
+) -> tuple[Floats, Ints]:
+    """Replace keys by relative ones where the error is less.
+
+    Args:
+        tile: Keys.
+        norms: Their norms.
+        relative: Keys relative to their statistics.
+        scratch: Of the same shape.
+        gains: How much an error of a relative key grows on the way back, by head.
+        places: As in ``load_calibrated_rows``.
+
+    Returns:
+        The norms of what is in the tile now, and their codes, whose sign tells
+        which keys are relative.
+    """
+    for lane in range(LANES):
+        scratch[0, lane] = gains[places[1, lane]]
+    growth = get(scratch, 0)
+    relative_norms = row_norms(relative, scratch)
+    better = minus_one_where(relative_norms * growth < norms)
+    # In place, LLVM makes masked stores, which some processors are slow at.
+    for dim in range(tile.shape[0]):
+        put(scratch, dim, select(better < 0, get(relative, dim), get(tile, dim)))
+    for dim in range(tile.shape[0]):
+        put(tile, dim, get(scratch, dim))
+    norms = select(better < 0, relative_norms, norms)
+    return norms, to_float16(norms) | (better & 0x8000)
+
+
+@part
+def encode_low_bit_keys(
+    tile: np.ndarray,
+    norms: Floats,
+    scratch: np.ndarray,
+    layer: int,
+    plan: Plan,
+    constants: Constants,
+    payload: np.ndarray,
+    fields_at: np.ndarray,
+) -> np.float32:
+    """Write codebook indices of the directions of the rotated keys.
+
+    Returns:
+        What the tile is still to be multiplied by to hold the directions.
+    """
+    divisors = select(norms > 0.0, norms, floats(1.0))
+    for dim in range(tile.shape[0]):
+        units = get(tile, dim) / divisors
+        put(tile, dim, units * constants.signs[layer, dim])
+    scale = mix(tile, scratch, constants.hartley, constants.scale)
+    bits = plan.bits
+    thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
+    for group in range(tile.shape[0] // LANES):
+        word = ints(0)
+        for i in range(LANES):
+            coordinates = get(tile, group * LANES + i) * scale
+            indices = to_indices(coordinates, thresholds, bits)
+            word = word | (indices << (bits * i))
+        write_words(payload, fields_at, group * bits, word)
+    return scale
+
+
+@part
+def overlaps_of(
+    tile: np.ndarray,
+    scale: np.float32,
+    scratch: np.ndarray,
+    sums: np.ndarray,
+    plan: Plan,
+    constants: Constants,
+    payload: np.ndarray,
+    fields_at: np.ndarray,
+) -> Floats:
+    """Return the cosines of directions and what their indices stand for.
+
+    Args:
+        tile: Directions before the last factor; overwritten.
+        scale: That factor.
+        scratch: Of the same shape.
+        sums: Of the same shape.
+        plan: Where fields are.
+        constants: Tables of the compressed layers.
+        payload: Holds the indices.
+        fields_at: Where fields are.
+
+    Returns:
+        The cosines; 1 where one is not positive.
+    """
+    bits = plan.bits
+    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
+    for group in range(tile.shape[0] // LANES):
+        word = read_words(payload, fields_at, group * bits)
+        for i in range(LANES):
+            dim = group * LANES + i
+            centroids = from_indices(word << (32 - bits * (i + 1)), magnitudes)
+            put(scratch, dim, centroids)
+            put(tile, dim, get(tile, dim) * scale * centroids)
+    cosines = row_sums(tile, sums) / row_norms(scratch, sums)
+    return select(cosines > 0.0, cosines, floats(1.0))
