@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _options(arguments: list[str] | None) -> Namespace:
     """Read the command line."""
     parser = ArgumentParser(prog="benchmarks.turboquant.e2e", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=7, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
     parser.add_argument("--objects", type=int, default=4, metavar="N")
     parser.add_argument(
         "--folder", type=Path, help="where the stores keep their data, a disk to test"
