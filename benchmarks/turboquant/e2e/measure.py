@@ -116,12 +116,12 @@ def _checked(
 ) -> float:
     """Return the worst object's cosine, or raise RuntimeError."""
     pairs = list(zip(objects, loaded.chunks, strict=True))
-    cosine = min(_cosine(exact, restored) for exact, restored in pairs)
-    if scheme.least_cosine == 1:
-        is_kept = all(torch.equal(exact, restored) for exact, restored in pairs)
+    if all(torch.equal(exact, restored) for exact, restored in pairs):
+        cosine = 1.0
     else:
-        is_kept = cosine >= scheme.least_cosine
-    if not is_kept:
+        # No rounding makes it the 1 of equal objects.
+        cosine = min(0.99999, *(_cosine(*pair) for pair in pairs))
+    if not cosine >= scheme.least_cosine:
         raise RuntimeError(f"{scheme.name} restored a cosine of {cosine}")
     raw_bytes = sum(each.nbytes for each in objects)
     if not stored.num_bytes or raw_bytes < scheme.least_ratio * stored.num_bytes:
