@@ -54,7 +54,7 @@ bench: ## CPU codecs side by side: ours, tqai, LMCache's fp8, memcpy
 
 bench-e2e: ## Store and prefetch through LMCache, L2 by L2: ARGS="--pristine ..."
 	tools/redis
-	tools/venv .venv/bench-e2e . -r requirements/demo.txt matplotlib py-cpuinfo
+	tools/venv .venv/bench-e2e . -r requirements/demo.txt -r requirements/quality.txt
 	PYTHONPATH=examples/serde/turboquant \
 	    .venv/bench-e2e/bin/python -m benchmarks.turboquant.e2e $(ARGS)
 

@@ -91,9 +91,11 @@ def _run(scheme: Scheme, stores: list[Store], options: Namespace) -> list[Row]:
     }
     paths = [options.pristine] if scheme.needs_pristine else []
     paths += [REPOSITORY, _EXAMPLE]
+    environment = {"LMCACHE_LOG_LEVEL": "ERROR"} | os.environ
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     done = subprocess.run(
         [sys.executable, "-m", Row.__module__, json.dumps(request)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+        env=environment,
         stdout=subprocess.PIPE,
         check=True,
         text=True,

@@ -14,8 +14,7 @@ import os
 import sys
 import warnings
 
-# LMCache reads these when it is imported.
-os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
+# LMCache reads this when it is imported.
 os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
 
 # Third Party

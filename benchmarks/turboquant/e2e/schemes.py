@@ -7,7 +7,11 @@ from dataclasses import dataclass
 HEAD_DIM = 128
 NO_SERDE = "no serde"
 UPSTREAM = "LMCache 0.5.6 turboquant_4bit_nc"
-_EVERY_LAYER = {"head_dim": HEAD_DIM, "skip_first_layers": 0, "skip_last_layers": 0}
+_EVERY_LAYER: dict[str, object] = {
+    "head_dim": HEAD_DIM,
+    "skip_first_layers": 0,
+    "skip_last_layers": 0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +37,11 @@ class Scheme:
 
 
 def _ours(preset: str) -> Scheme:
-    serde = {"type": "turboquant", "preset": preset} | _EVERY_LAYER
-    return Scheme(name=preset, serde=serde, is_ours=True)
+    return Scheme(name=preset, serde=_turboquant(preset), is_ours=True)
+
+
+def _turboquant(preset: str) -> dict[str, object]:
+    return {"type": "turboquant", "preset": preset} | _EVERY_LAYER
 
 
 SCHEMES = (
@@ -45,7 +52,7 @@ SCHEMES = (
     _ours("turboquant_4bit_cc"),
     Scheme(
         name=UPSTREAM,
-        serde={"type": "turboquant", "preset": "turboquant_4bit_nc"} | _EVERY_LAYER,
+        serde=_turboquant("turboquant_4bit_nc"),
         needs_pristine=True,
     ),
 )

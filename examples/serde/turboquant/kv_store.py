@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV chunks through LMCache's own StorageManager: into L2, out of L1, and back.
 
-One :class:`KVStore` is one storage manager with one L2 adapter, driven the way a
-serving engine drives it. Nothing here knows about a particular serde.
+One :class:`KVStore` drives a storage manager with one L2 adapter as an engine does.
 """
 
 # Standard
@@ -166,9 +165,7 @@ class KVStore:
             KVStoreError: If a chunk does not come back or L1 stays in use.
         """
         keys = stored.keys
-        group = GroupedObjectKeys(
-            keys=keys, object_group_id=0, layout_desc=self._layout
-        )
+        group = GroupedObjectKeys(keys, object_group_id=0, layout_desc=self._layout)
         started, cpu_started = time.perf_counter(), time.process_time()
         handle = self._manager.submit_prefetch_task(PrefetchTaskSpec([group]))
         if not self._manager.wait_prefetch_status(handle, TIMEOUT_SECONDS):
