@@ -7,7 +7,7 @@ ARGS ?=
 L2 ?=
 PULL_REQUEST ?= build/pull-request
 
-.PHONY: demo test lint wheel pr dev bench bench-gpu quality fuzz validate golden clean
+.PHONY: demo test lint wheel pr dev bench bench-gpu bench-e2e quality fuzz validate golden clean
 
 demo: ## A real model's KV through LMCache and L2=fs|fs_native|resp|s3|mock: ARGS="..."
 	tools/venv .venv/demo . -r requirements/demo.txt
@@ -51,6 +51,12 @@ bench: ## CPU codecs side by side: ours, tqai, LMCache's fp8, memcpy
 	.venv/bench/bin/python -m pip install --no-deps \
 	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
 	.venv/bench/bin/python -m benchmarks.turboquant.cpu $(ARGS)
+
+bench-e2e: ## Store and prefetch through LMCache, L2 by L2: ARGS="--pristine ..."
+	tools/redis
+	tools/venv .venv/bench-e2e . -r requirements/demo.txt -r requirements/quality.txt
+	PYTHONPATH=examples/serde/turboquant \
+	    .venv/bench-e2e/bin/python -m benchmarks.turboquant.e2e $(ARGS)
 
 quality: ## What a model loses to each preset and peer: ARGS="--quick --model ..."
 	tools/venv .venv/quality . -r requirements/quality.txt -r requirements/demo.txt

@@ -18,21 +18,21 @@ _REPLAYS = 40
 
 def slowdowns() -> list[dict[str, object]]:
     """Return for each preset how much longer the products take, in per cent."""
-    products = _products()
+    products = _Products()
     rows = []
     for codec in codecs_of(FORK):
-        alone = _milliseconds(products)
+        alone = products.milliseconds()
         stop = threading.Event()
         done: list[int] = []
         worker = threading.Thread(target=_run_flat_out, args=(codec, stop, done))
         worker.start()
         while not done:
             pass
-        beside = _milliseconds(products)
+        beside = products.milliseconds()
         operations = len(done)
         stop.set()
         worker.join()
-        alone = (alone + _milliseconds(products)) / 2
+        alone = (alone + products.milliseconds()) / 2
         rows.append(
             {
                 "preset": codec.preset,
@@ -45,31 +45,34 @@ def slowdowns() -> list[dict[str, object]]:
     return rows
 
 
-def _products() -> torch.cuda.CUDAGraph:
-    """Record matrix products as of a decoding step: few rows, all weights read."""
-    rows = torch.randn(64, 8192, dtype=torch.bfloat16, device="cuda")
-    weights = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    out = torch.empty_like(rows)
-    torch.mm(rows, weights, out=out)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_PRODUCTS):
-            torch.mm(rows, weights, out=out)
-    return graph
+class _Products:
+    """Matrix products as of a decoding step: few rows, all weights read."""
 
+    def __init__(self) -> None:
+        self._rows = torch.randn(64, 8192, dtype=torch.bfloat16, device="cuda")
+        self._weights = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+        self._out = torch.empty_like(self._rows)
+        self._multiply()
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            for _ in range(_PRODUCTS):
+                self._multiply()
 
-def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
-    """Return the median time of a replay on the default stream."""
-    times = []
-    for _ in range(_REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
+    def _multiply(self) -> None:
+        torch.mm(self._rows, self._weights, out=self._out)
+
+    def milliseconds(self) -> float:
+        """Return the median time of all products on the default stream."""
+        times = []
+        for _ in range(_REPLAYS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            self._graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+        return statistics.median(times)
 
 
 def _run_flat_out(codec: Codec, stop: threading.Event, done: list[int]) -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV chunks through LMCache's own StorageManager: into L2, out of L1, and back.
 
-One :class:`KVStore` is one storage manager with one L2 adapter, driven the way a
-serving engine drives it. Nothing here knows about a particular serde.
+One :class:`KVStore` drives a storage manager with one L2 adapter as an engine does.
 """
 
 # Standard
@@ -48,12 +47,14 @@ class StoredChunks:
     Attributes:
         keys: Their keys, in the order of the chunks.
         seconds: From finish_write to the last byte in L2.
+        cpu_seconds: What all threads of this process computed meanwhile.
         num_bytes: Bytes they take there; None if nobody can tell.
         bytes_source: Who told: file sizes on the disk, or the adapter itself.
     """
 
     keys: list[ObjectKey]
     seconds: float
+    cpu_seconds: float
     num_bytes: int | None
     bytes_source: BytesSource
 
@@ -65,10 +66,12 @@ class LoadedChunks:
     Attributes:
         chunks: Copies of what LMCache restored, on the CPU.
         seconds: From submit_prefetch_task to the restored chunks in L1.
+        cpu_seconds: What all threads of this process computed meanwhile.
     """
 
     chunks: list[torch.Tensor]
     seconds: float
+    cpu_seconds: float
 
 
 class KVStore:
@@ -141,12 +144,13 @@ class KVStore:
             raise KVStoreError(f"L1 has room for {len(reserved)} of {len(keys)} chunks")
         for key, chunk in zip(keys, chunks, strict=True):
             _tensor_of(reserved[key]).copy_(chunk)
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         self._manager.finish_write(keys)
         seconds = self._wait_until_stored(len(keys)) - started
+        cpu_seconds = time.process_time() - cpu_started
         self._manager.clear()
         self._require_empty_l1()
-        return StoredChunks(keys, seconds, *self._counter.count(keys))
+        return StoredChunks(keys, seconds, cpu_seconds, *self._counter.count(keys))
 
     def load(self, stored: StoredChunks) -> LoadedChunks:
         """Prefetch chunks from L2 to L1, copy them out, and release them.
@@ -161,14 +165,13 @@ class KVStore:
             KVStoreError: If a chunk does not come back or L1 stays in use.
         """
         keys = stored.keys
-        group = GroupedObjectKeys(
-            keys=keys, object_group_id=0, layout_desc=self._layout
-        )
-        started = time.perf_counter()
+        group = GroupedObjectKeys(keys, object_group_id=0, layout_desc=self._layout)
+        started, cpu_started = time.perf_counter(), time.process_time()
         handle = self._manager.submit_prefetch_task(PrefetchTaskSpec([group]))
         if not self._manager.wait_prefetch_status(handle, TIMEOUT_SECONDS):
             raise KVStoreError(f"no chunk loaded within {TIMEOUT_SECONDS:.0f} s")
         seconds = time.perf_counter() - started
+        cpu_seconds = time.process_time() - cpu_started
         result = self._manager.query_prefetch_status(handle)
         hits = 0 if result is None else result.l2_hit_count
         if hits != len(keys):
@@ -181,7 +184,7 @@ class KVStore:
             chunks = [_tensor_of(memory_object).clone() for memory_object in objects]
         self._manager.finish_read_prefetched(keys)
         self._require_empty_l1()
-        return LoadedChunks(chunks, seconds)
+        return LoadedChunks(chunks, seconds, cpu_seconds)
 
     def delete(self, stored: StoredChunks) -> None:
         """Remove chunks from L2.
