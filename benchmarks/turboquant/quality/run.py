@@ -93,7 +93,9 @@ def run(
         raise ValueError(f"expected texts for {plan.windows} windows, got {len(cut)}")
     first = capture(model, recorder, *cut[0])
     laboratory = Laboratory(model, dtype, first.cache.kv[0])
-    schemes = all_schemes(first.cache.head_dim, first.cache.num_layers)
+    schemes = all_schemes(
+        first.cache.head_dim, first.cache.num_layers, rope_theta=model.rope_theta
+    )
     conditions = [PLAIN, *biased(plan.strengths)]
     measurements = []
     for index, (name, passage) in enumerate(tqdm(cut, desc="windows")):

@@ -3,6 +3,7 @@
 
 # Standard
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import PRESETS
+from lmcache.v1.distributed.serde.turboquant.slot import ALL_PRESETS
 
 CALIBRATED_SUFFIX = "_cc"
 EFFORTS = ("fast", "balanced", "best")
@@ -113,15 +114,20 @@ def has_effort() -> bool:
 
 
 def turboquant(
-    preset: str, head_dim: int, effort: str = "", skip_layers: int = 0
+    preset: str,
+    head_dim: int,
+    effort: str = "",
+    skip_layers: int = 0,
+    rope_theta: float = 0.0,
 ) -> Scheme:
     """Make a scheme of this package's serde, with frame and checksum.
 
     Args:
-        preset: One of ``slot.PRESETS``.
+        preset: One of ``slot.ALL_PRESETS``.
         head_dim: Width of the model's heads.
         effort: Setting of that name; empty leaves the default.
         skip_layers: Layers to keep raw at each end.
+        rope_theta: Base of the model's rotary embedding, for calibrated presets.
 
     Returns:
         The scheme.
@@ -138,6 +144,8 @@ def turboquant(
         "framed": True,
     }
     name = preset
+    if preset.endswith(CALIBRATED_SUFFIX):
+        settings["rope_theta"] = rope_theta
     if effort:
         settings["effort"] = effort
         name += f", {effort}"
@@ -154,25 +162,29 @@ def turboquant(
     )
 
 
-def all_schemes(head_dim: int, num_layers: int, skip_layers: int = 2) -> list[Scheme]:
+def all_schemes(
+    head_dim: int, num_layers: int, skip_layers: int = 2, rope_theta: float = 0.0
+) -> list[Scheme]:
     """List every preset in every effort, with and without raw layers, and peers.
 
     Args:
         head_dim: Width of the model's heads.
         num_layers: Layers of the model.
         skip_layers: Layers to keep raw at each end, in the schemes that do.
+        rope_theta: Base of the model's rotary embedding; 0 where it has none.
 
     Returns:
         The schemes, peers first.
     """
     fp8 = Scheme(FP8, Fp8QuantizationSerializer(), Fp8QuantizationDeserializer())
     ours = []
-    for preset in PRESETS:
+    for preset in ALL_PRESETS:
         is_plain = not preset.endswith(CALIBRATED_SUFFIX)
         efforts = EFFORTS if has_effort() and is_plain else ("",)
-        ours += [turboquant(preset, head_dim, effort) for effort in efforts]
+        make = partial(turboquant, preset, head_dim, rope_theta=rope_theta)
+        ours += [make(effort=effort) for effort in efforts]
         if num_layers > 2 * skip_layers:
-            ours.append(turboquant(preset, head_dim, skip_layers=skip_layers))
+            ours.append(make(skip_layers=skip_layers))
     return [Scheme(NO_SERDE), fp8, *_tqai(head_dim), *ours]
 
 

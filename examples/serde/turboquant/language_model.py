@@ -52,6 +52,8 @@ class LanguageModel:
             )
         self.name = name
         self.max_tokens: int | None = getattr(config, "max_position_embeddings", None)
+        rotary = getattr(config, "rope_parameters", None) or {}
+        self.rope_theta = float(rotary.get("rope_theta", 0.0))
         self._model = model.eval()
         self._tokenizer = tokenizer
         # transformers 5.24 renamed the argument that carries the cache.
