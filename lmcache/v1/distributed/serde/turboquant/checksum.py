@@ -9,6 +9,7 @@ probability near 2^-64. It finds accidents; it does not keep out an adversary.
 """
 
 # Standard
+from collections.abc import Callable
 from functools import partial
 
 # Third Party
@@ -104,7 +105,7 @@ def _sum_on_cpu(data: np.ndarray, first_position: int, threads: int) -> int:
     """Return the checksum of whole steps of the CPU kernel."""
     shares = share_out(len(data), threads, unit=BYTES_PER_STEP, least=_BYTES_PER_SHARE)
     totals = [np.zeros(1, np.uint64) for _ in shares]
-    jobs = [
+    jobs: list[Callable[[], object]] = [
         partial(_add_share, data, share, first_position, total)
         for share, total in zip(shares, totals, strict=True)
     ]

@@ -18,6 +18,7 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.aesgcm import create_aesgcm_codec
 from lmcache.v1.distributed.serde.base import Deserializer, Serializer
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.failures import CorruptPayloadError
 from lmcache.v1.distributed.serde.turboquant.frame import (
     PAGE_BYTES,
     require_size,
@@ -182,7 +183,7 @@ class DecryptingDeserializer(Deserializer):
         try:
             self._cipher.deserialize(src, plaintext, key)
         except InvalidTag as error:
-            raise ValueError(
+            raise CorruptPayloadError(
                 "TurboQuant payload does not decrypt: it was encrypted with another "
                 "key or other settings, or has changed"
             ) from error

@@ -48,7 +48,7 @@ def codec(preset: str, head_dim: int = 64, **settings: object) -> TurboQuantCode
     config = TurboQuantSerdeConfig(
         preset=preset, head_dim=head_dim, skip_first_layers=0, skip_last_layers=0
     )
-    return TurboQuantCodec(replace(config, **settings))
+    return TurboQuantCodec(replace(config, **settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("preset", NAMESAKES)

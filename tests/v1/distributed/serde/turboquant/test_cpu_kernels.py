@@ -153,6 +153,7 @@ def kv_cases(draw: st.DrawFn):
     )
     every = draw(st.integers(1, 7))
     for view in kv_views(tensor, layout.geometry):
+        assert view is not None
         for place in list(np.ndindex(*view.shape[:3]))[::every]:
             row = ROWS[draw(st.sampled_from(list(ROWS)))](view[place])
             view[place] = row

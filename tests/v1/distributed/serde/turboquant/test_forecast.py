@@ -62,7 +62,7 @@ def test_the_forecast_is_what_objects_take(preset: str, head_dim: int) -> None:
 
 def test_the_serde_says_once_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(create_turboquant_serde.__module__)
-    settings = {"preset": "turboquant_4bit_nc"}
+    settings: dict[str, object] = {"preset": "turboquant_4bit_nc"}
     logger.addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger.name):
         create_serde_processor(SerdeConfig("turboquant", settings)).close()

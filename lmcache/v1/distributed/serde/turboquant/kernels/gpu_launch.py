@@ -67,7 +67,7 @@ def encode_options(
         if codes_kind(field) == INDICES:
             factor = gpu_constants.index_factor(field.dim, field.bits)
             coding += (factor, gpu_constants.index_polynomial(field.bits))
-            averaging = ()
+            averaging: tuple[float, ...] = ()
             if isinstance(field, KeyField) and field.is_averaged:
                 averaging = gpu_constants.centroid_polynomial(field.bits)
             coding += (averaging,)

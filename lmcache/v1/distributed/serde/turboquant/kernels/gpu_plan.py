@@ -39,8 +39,9 @@ class Plan:
     def relative_key(self) -> KeyField | None:
         """The field, where it is relative to statistics; it is the only one then."""
         field = self.fields[0][0]
-        is_relative = isinstance(field, KeyField) and field.is_calibrated
-        return field if is_relative else None
+        if isinstance(field, KeyField) and field.is_calibrated:
+            return field
+        return None
 
 
 def plans_of(slot: SlotLayout, *, have_same_rows: bool) -> tuple[Plan, ...]:
@@ -79,8 +80,10 @@ def field_places(field: Field, start: int) -> tuple[int, int]:
     Returns:
         Offsets in units of 16 bits.
     """
-    is_value = isinstance(field, ValueField)
-    num_code_bytes = field.scale_offset if is_value else field.norm_offset
+    if isinstance(field, ValueField):
+        num_code_bytes = field.scale_offset
+    else:
+        num_code_bytes = field.norm_offset
     return start // 2, (start + num_code_bytes) // 2
 
 
