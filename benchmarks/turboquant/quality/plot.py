@@ -55,9 +55,12 @@ def _panel(panel: Axes, condition: str, summaries: list[Summary]) -> None:
     """Draw one condition, a line for each family of schemes."""
     for family, (style, colour) in _FAMILIES.items():
         points = sorted(
-            (each.bits, each.divergence)
-            for each in summaries
-            if _family(each) == family
+            (
+                (each.bits, each.divergence)
+                for each in summaries
+                if _family(each) == family
+            ),
+            key=lambda point: (point[0], point[1].value),
         )
         if not points:
             continue
