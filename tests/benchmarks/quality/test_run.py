@@ -113,7 +113,7 @@ def test_fewer_bits_diverge_more(summary: Callable[[str, str], Summary]) -> None
 
 def test_a_bias_costs_plain_presets_accuracy_of_keys_alone(results: Results) -> None:
     plain, biased = (
-        of(results, "turboquant_4bit_nc", condition)[0]
+        of(results, "turboquant_4bit_nc, fast", condition)[0]
         for condition in (PLAIN.name, "bias 20 spread")
     )
     assert min(biased.varying_key_errors) > 3 * max(plain.varying_key_errors)
