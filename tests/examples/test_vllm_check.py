@@ -83,7 +83,10 @@ def test_metrics_are_summed_over_labels() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="covers hosts without a GPU")
-def test_the_server_starts_with_the_serde_and_answers(tmp_path: Path) -> None:
+def test_the_server_starts_with_the_serde_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMCACHE_LOG_LEVEL", "INFO")
     serde: dict[str, object] = {"type": "turboquant", "preset": "turboquant_4bit_nc"}
     server = TurboQuantServer(tmp_path, serde, l1_size_gb=0.25)
     adapter = json.loads(server.command()[-1])
