@@ -160,11 +160,6 @@ class FrameLayout:
         stops = [span.start for span in self.spans[1:]] + [self.total_bytes]
         return tuple(map(slice, starts, stops))
 
-    def clear_gaps(self, frame: torch.Tensor) -> None:
-        """Zero what neither header nor payloads cover."""
-        for gap in self.gaps:
-            frame[gap].zero_()
-
     def seal(
         self,
         frame: torch.Tensor,
@@ -181,7 +176,8 @@ class FrameLayout:
             payload_sum: What the payloads add to the checksum of all after the
                 header; None has it computed.
         """
-        self.clear_gaps(frame)
+        for gap in self.gaps:
+            frame[gap].zero_()
         if payload_sum is None:
             body_sum = checksum(frame[self.header_bytes :], threads=threads)
         else:

@@ -34,9 +34,12 @@ class Launch:
             self._has_run = True
             return
         if self._graph is None:
-            self._graph = torch_dev.CUDAGraph()
+            graph = torch_dev.CUDAGraph()
             # Other threads may allocate meanwhile.
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            self._work()
-            self._graph.capture_end()
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self._work()
+            finally:
+                graph.capture_end()
+            self._graph = graph
         self._graph.replay()

@@ -2,7 +2,8 @@
 """What one thread stages host tensors with, prepared for the objects that it meets."""
 
 # Standard
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 from weakref import finalize
 
 # Third Party
@@ -18,6 +19,8 @@ from lmcache.v1.distributed.serde.turboquant.workspace import Workspace
 
 _OPERATIONS_KEPT = 16
 """Kinds of objects that a thread stays prepared for."""
+
+T = TypeVar("T")
 
 
 class Stager:
@@ -61,12 +64,14 @@ class Stager:
         Raises:
             MemoryShortage: If the device memory is too little for a layer.
         """
-        encoding = self._encodings.get(container)
-        if encoding is None:
-            _make_room(self._encodings)
-            encoding = Encoding(self._workspaces[0], container, self._effort)
-            self._encodings[container] = encoding
-        encoding.run(tensors, buffer, key_fingerprint)
+        workspace = self._workspaces[0]
+        encoding = _prepared(
+            self._encodings,
+            container,
+            lambda: Encoding(workspace, container, self._effort),
+        )
+        with workspace.settled_on_error():
+            encoding.run(tensors, buffer, key_fingerprint)
 
     def decode(
         self,
@@ -88,18 +93,24 @@ class Stager:
             MemoryShortage: If the device memory is too little for a layer.
             ValueError: If the buffer is not what ``container`` describes.
         """
-        decoding = self._decodings.get(container)
-        if decoding is None:
-            _make_room(self._decodings)
-            decoding = Decoding(self._workspaces[0], container)
-            self._decodings[container] = decoding
-        decoding.run(buffer, tensors, key_fingerprint)
+        workspace = self._workspaces[0]
+        decoding = _prepared(
+            self._decodings, container, lambda: Decoding(workspace, container)
+        )
+        with workspace.settled_on_error():
+            decoding.run(buffer, tensors, key_fingerprint)
 
 
-def _make_room(operations: dict) -> None:
-    """Drop the operation that was prepared first where there are many."""
-    if len(operations) >= _OPERATIONS_KEPT:
-        del operations[next(iter(operations))]
+def _prepared(
+    kept: dict[Container, T], container: Container, prepare: Callable[[], T]
+) -> T:
+    """Return what is kept for a container; prepare it, and keep it, the first time."""
+    operation = kept.get(container)
+    if operation is None:
+        if len(kept) >= _OPERATIONS_KEPT:
+            del kept[next(iter(kept))]
+        operation = kept[container] = prepare()
+    return operation
 
 
 def _give_back(*kept: dict | list) -> None:

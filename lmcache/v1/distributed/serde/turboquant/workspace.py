@@ -2,6 +2,8 @@
 """What one worker thread keeps on an accelerator: memory, streams, pinned memory."""
 
 # Standard
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +137,19 @@ class Workspace:
     def reaches(self, tensor: torch.Tensor) -> bool:
         """Return whether the accelerator can copy from and to a host tensor itself."""
         return _is_real(self.device) and tensor.is_pinned()
+
+    @contextmanager
+    def settled_on_error(self) -> Iterator[None]:
+        """Leave no copy in flight where an error ends what is done inside.
+
+        Whoever catches it may reuse the host memory at once.
+        """
+        try:
+            yield
+        except BaseException:
+            self.inward.synchronize()
+            self.outward.synchronize()
+            raise
 
     def fetch_total(self) -> None:
         """Queue the copy of ``total`` to the host, on the current stream."""

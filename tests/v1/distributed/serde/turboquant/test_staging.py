@@ -6,6 +6,7 @@ Without a GPU the stages run on the CPU, where queues are empty at once.
 
 # Standard
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 # Third Party
 import pytest
@@ -20,6 +21,7 @@ from lmcache.v1.distributed.serde.turboquant.chunks import chunks_of
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, PLAIN, Effort
 from lmcache.v1.distributed.serde.turboquant.frame import Container, container_of
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
+from lmcache.v1.distributed.serde.turboquant.stager import Stager
 from lmcache.v1.distributed.serde.turboquant.staging_decode import Decoding
 from lmcache.v1.distributed.serde.turboquant.staging_encode import Encoding
 from lmcache.v1.distributed.serde.turboquant.staging_plan import plan_of
@@ -244,3 +246,31 @@ def test_a_plan_leaves_room_for_four_chunks() -> None:
     plan = plan_of(container, 64 << 20)
     assert 8 <= len(plan.steps) <= 10
     assert 4 * (plan.tensor_bytes + plan.payload_bytes) <= 64 << 20
+
+
+def test_an_error_leaves_no_copy_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace, waited = Workspace(DEVICE, 64 * KIB), []
+    for name in ("inward", "outward"):
+        stream = SimpleNamespace(synchronize=lambda name=name: waited.append(name))
+        monkeypatch.setattr(workspace, name, stream)
+    with workspace.settled_on_error():
+        pass
+    assert waited == []
+    with pytest.raises(KeyError), workspace.settled_on_error():
+        raise KeyError
+    assert waited == ["inward", "outward"]
+
+
+def test_a_stager_prepares_once_and_forgets_the_oldest() -> None:
+    stager = Stager(DEVICE, 400 * KIB, PLAIN)
+    config = config_of("split", "turboquant_4bit_nc", framed=True)
+    for tokens in [*range(1, 20), 1]:
+        tensor = gaussian(2, 9, tokens, 2 * 64).half()
+        container = container_for([tensor], config)
+        buffer = torch.zeros(container.total_bytes, dtype=torch.uint8)
+        restored = torch.full_like(tensor, torch.nan)
+        stager.encode(container, [as_bytes(tensor)], buffer, FINGERPRINT)
+        stager.decode(container, buffer, [as_bytes(restored)], FINGERPRINT)
+        assert torch.equal(buffer, encoded_whole([tensor], container))
+        (whole,) = decoded_whole(buffer, [tensor], container)
+        assert torch.equal(restored, whole)
