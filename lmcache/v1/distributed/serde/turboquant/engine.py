@@ -135,7 +135,7 @@ class Engine:
         """Choose the device, and the stager where host tensors have to be staged."""
         held: Stager | None = getattr(self._of_thread, "stager", None)
         try:
-            device = self._choice.working_device(buffers, held and held.device)
+            device = self._choice.working_device(buffers, held.device if held else None)
             if device == CPU or any(buffer.device != CPU for buffer in buffers):
                 return device, None
             if held is None or held.device != device:
