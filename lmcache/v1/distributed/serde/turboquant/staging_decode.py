@@ -14,12 +14,9 @@ from lmcache.v1.distributed.serde.turboquant.checksum import (
     WORD_BYTES,
     add_device_checksum,
 )
+from lmcache.v1.distributed.serde.turboquant.container import Container
 from lmcache.v1.distributed.serde.turboquant.device import has_kernels
-from lmcache.v1.distributed.serde.turboquant.frame import (
-    Container,
-    FrameLayout,
-    require_checksum,
-)
+from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout, require_checksum
 from lmcache.v1.distributed.serde.turboquant.launches import Launch
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload
 from lmcache.v1.distributed.serde.turboquant.staging import Operation, Stage

@@ -16,7 +16,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
 from lmcache.v1.memory_management import MemoryObj
 
