@@ -2,7 +2,8 @@
 """The same KV through LMCache to L2 and back: ``python -m benchmarks.turboquant.e2e``.
 
 Every serde is checked over every store before it is timed there. Results go to
-``results/e2e.csv``, with their provenance, ``results/e2e.md`` and ``results/e2e.svg``.
+``results/e2e.csv``, with their provenance, ``results/e2e.md`` and ``results/e2e.svg``;
+those of a host with a GPU to ``e2e-gpu.csv`` and so on.
 """
 
 # Standard
@@ -112,7 +113,9 @@ def _gpu() -> str:
 def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> None:
     """Write the results and print the report."""
     options.results.mkdir(parents=True, exist_ok=True)
-    with open(options.results / "e2e.csv", "w", newline="", encoding="utf-8") as file:
+    has_gpu = origin["gpu"] != "none"
+    stem = options.results / ("e2e-gpu" if has_gpu else "e2e")
+    with open(f"{stem}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*Row._fields, *origin])
         writer.writeheader()
         writer.writerows(row._asdict() | origin for row in rows)
@@ -128,12 +131,12 @@ def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> None:
             "",
             report.table(rows, missing),
             "",
-            *report.targets(rows, has_gpu=origin["gpu"] != "none"),
+            *report.targets(rows, has_gpu),
             "",
         ]
     )
-    (options.results / "e2e.md").write_text(text, encoding="utf-8")
-    plot.draw(rows, options.results / "e2e.svg")
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    plot.draw(rows, stem.with_suffix(".svg"))
     print(text)
 
 
