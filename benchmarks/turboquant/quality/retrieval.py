@@ -28,7 +28,7 @@ _NOISE = (
     "The river runs past the mill and the road bends to the north. "
     "People walk there in the evening and come back before dark. "
 )
-_ASKED = 4
+CROWDED_QUESTIONS = 4
 _PAIRS = 8
 
 
@@ -116,7 +116,7 @@ def needles(model: LanguageModel, num_tokens: int, seed: int, filler: str) -> Ha
         ValueError: If the filler is too short, or a needle is not among the tokens.
     """
     random = Random(seed)
-    places = random.sample(_PLACES, _ASKED)
+    places = random.sample(_PLACES, CROWDED_QUESTIONS)
     numbers = [_number(random) for _ in places]
     hidden = [
         f"\nThe magic number of {place} is {number}.\n"
@@ -164,7 +164,7 @@ def key_values(model: LanguageModel, num_tokens: int, seed: int) -> Haystack:
 
     asked = [
         (pairs[key], f"\n\nOne value of the list again:\n{key}:", f" {values[key]}")
-        for key in random.sample(list(values), _ASKED)
+        for key in random.sample(list(values), CROWDED_QUESTIONS)
     ]
     return _haystack(model, "key-value", num_tokens, text, asked)
 

@@ -119,6 +119,8 @@ def turboquant(
     effort: str = "",
     skip_layers: int = 0,
     rope_theta: float = 0.0,
+    device: str = "cpu",
+    threads: int = 0,
 ) -> Scheme:
     """Make a scheme of this package's serde, with frame and checksum.
 
@@ -128,6 +130,8 @@ def turboquant(
         effort: Setting of that name; empty leaves the default.
         skip_layers: Layers to keep raw at each end.
         rope_theta: Base of the model's rotary embedding, for calibrated presets.
+        device: Setting of that name; the same device gives the same bytes.
+        threads: Threads on the CPU; 0: all cores.
 
     Returns:
         The scheme.
@@ -142,6 +146,8 @@ def turboquant(
         "skip_first_layers": skip_layers,
         "skip_last_layers": skip_layers,
         "framed": True,
+        "device": device,
+        "cpu_threads": threads,
     }
     name = preset
     if preset.endswith(CALIBRATED_SUFFIX):
@@ -163,7 +169,12 @@ def turboquant(
 
 
 def all_schemes(
-    head_dim: int, num_layers: int, skip_layers: int = 2, rope_theta: float = 0.0
+    head_dim: int,
+    num_layers: int,
+    skip_layers: int = 2,
+    rope_theta: float = 0.0,
+    device: str = "cpu",
+    threads: int = 0,
 ) -> list[Scheme]:
     """List every preset in every effort, with and without raw layers, and peers.
 
@@ -172,6 +183,8 @@ def all_schemes(
         num_layers: Layers of the model.
         skip_layers: Layers to keep raw at each end, in the schemes that do.
         rope_theta: Base of the model's rotary embedding; 0 where it has none.
+        device: Where our serde works; as it is set.
+        threads: Of our serde on the CPU; 0: all cores.
 
     Returns:
         The schemes, peers first.
@@ -181,7 +194,14 @@ def all_schemes(
     for preset in ALL_PRESETS:
         is_plain = not preset.endswith(CALIBRATED_SUFFIX)
         efforts = EFFORTS if has_effort() and is_plain else ("",)
-        make = partial(turboquant, preset, head_dim, rope_theta=rope_theta)
+        make = partial(
+            turboquant,
+            preset,
+            head_dim,
+            rope_theta=rope_theta,
+            device=device,
+            threads=threads,
+        )
         ours += [make(effort=effort) for effort in efforts]
         if num_layers > 2 * skip_layers:
             ours.append(make(skip_layers=skip_layers))

@@ -8,9 +8,10 @@ from math import exp, fsum
 
 # First Party
 from benchmarks.turboquant.quality import intervals
+from benchmarks.turboquant.quality.bench import Retrieved
 from benchmarks.turboquant.quality.intervals import Estimate
 from benchmarks.turboquant.quality.laboratory import Measurement
-from benchmarks.turboquant.quality.run import Results, Retrieved
+from benchmarks.turboquant.quality.run import Results
 from benchmarks.turboquant.quality.schemes import Scheme
 
 LAYER_ERRORS = {

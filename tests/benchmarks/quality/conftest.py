@@ -22,6 +22,7 @@ REPOSITORY = Path(__file__).parents[3]
 sys.path.insert(0, str(REPOSITORY / "examples" / "serde" / "turboquant"))
 
 # First Party
+from benchmarks.turboquant.quality.bench import Bench, Setup  # noqa: E402
 from benchmarks.turboquant.quality.plan import Plan  # noqa: E402
 from benchmarks.turboquant.quality.run import Results, run  # noqa: E402
 from language_model import LanguageModel  # noqa: E402
@@ -87,6 +88,22 @@ def texts() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def results(model: LanguageModel, texts: dict[str, str]) -> Results:
+def bench(gemma_folder: Path, texts: dict[str, str]) -> Bench:
+    """What a run on that model measures with."""
+    return Bench(
+        Setup(
+            model=gemma_folder,
+            model_device=torch.device("cpu"),
+            serde_device="cpu",
+            threads=torch.get_num_threads(),
+            texts=texts,
+            plan=TINY,
+            dtype=torch.float16,
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def results(bench: Bench) -> Results:
     """A whole run, in small."""
-    return run(model, texts, TINY, torch.float16)
+    return run(bench)

@@ -3,6 +3,9 @@
 
 # Standard
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from copy import copy
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 import csv
@@ -13,8 +16,9 @@ import torch
 
 # First Party
 from benchmarks.turboquant.quality import files, upstream
+from benchmarks.turboquant.quality.bench import Bench
 from benchmarks.turboquant.quality.conditions import PLAIN
-from benchmarks.turboquant.quality.run import Results
+from benchmarks.turboquant.quality.run import Results, run
 from benchmarks.turboquant.quality.schemes import FP8, NO_SERDE
 from benchmarks.turboquant.quality.summary import Summary, found, of, summaries
 from lmcache.v1.distributed.serde.turboquant.slot import PRESETS
@@ -164,17 +168,33 @@ def test_files_hold_the_run(results: Results, tmp_path: Path) -> None:
     assert isclose(float(first["divergence"]), mean, rel_tol=1e-4)
 
 
-def test_lmcache_makes_the_same_bytes_of_the_sample(results: Results) -> None:
-    assert [name for name, _ in results.samples] == [PLAIN.name, BIAS]
-    found_agreements = upstream.compare(results.samples[:1], HEAD_DIM)
-    assert [each.preset for each in found_agreements] == list(LMCACHE_PRESETS)
-    for each in found_agreements:
+def test_lmcache_makes_the_same_bytes_of_a_sample(bench: Bench) -> None:
+    sample = bench.sample(PLAIN)
+    assert sample.shape == (2, 3, TINY.upstream_tokens, HEAD_DIM)
+    assert sample.dtype == torch.float16
+    agreements = upstream.compare([(PLAIN.name, sample)], HEAD_DIM)
+    assert [each.preset for each in agreements] == list(LMCACHE_PRESETS)
+    for each in agreements:
         assert each.equal_bytes > 0.99
         assert each.our_key_error == pytest.approx(each.their_key_error, rel=0.01)
         assert each.our_value_error == pytest.approx(each.their_value_error, rel=0.01)
 
 
-def test_the_sample_has_three_layers(results: Results) -> None:
-    for _, sample in results.samples:
-        assert sample.shape == (2, 3, TINY.upstream_tokens, HEAD_DIM)
-        assert sample.dtype == torch.float16
+def test_several_workers_find_the_same_in_the_same_order(
+    bench: Bench, results: Results
+) -> None:
+    shared_out = run(bench, workers=2)
+    assert shared_out.retrieved == results.retrieved
+    assert shared_out.measurements == results.measurements
+
+
+def test_a_worker_that_cannot_start_ends_the_run(bench: Bench) -> None:
+    nowhere = copy(bench)
+    nowhere.setup = replace(bench.setup, model=Path("/nowhere"))
+    with pytest.raises(BrokenProcessPool):
+        run(nowhere, workers=2)
+
+
+def test_no_worker_is_refused(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="at least one worker, got 0"):
+        run(bench, workers=0)
