@@ -35,7 +35,7 @@ def kernel_time() -> Iterator[KernelTime]:
     if not torch.cuda.is_available():
         yield time
         return
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
         yield time
         torch.cuda.synchronize()
     time.milliseconds = sum(
