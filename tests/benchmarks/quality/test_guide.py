@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 # First Party
-from benchmarks.turboquant.quality.conditions import PLAIN
+from benchmarks.turboquant.quality.conditions import PLAIN, representative
 from benchmarks.turboquant.quality.guide import (
     DOCS,
     README,
@@ -19,6 +19,7 @@ from benchmarks.turboquant.quality.guide import (
 )
 from benchmarks.turboquant.quality.options import RESULTS
 from benchmarks.turboquant.quality.recorded import Recorded
+from benchmarks.turboquant.quality.schemes import FP8
 from lmcache.v1.distributed.serde.turboquant.slot import ALL_PRESETS
 
 SAME_BITS = (
@@ -73,6 +74,9 @@ def test_four_calibrated_bits_lose_less_than_float8_keys(run: Recorded) -> None:
     for condition in run.conditions:
         ours = mean(run, "turboquant_4bit_cc", condition)
         assert ours < mean(run, "turboquant_k8v4", condition)
+    for condition in representative(run.conditions)[1:]:
+        ours = mean(run, "turboquant_4bit_cc", condition)
+        assert ours < mean(run, FP8, condition)
 
 
 def test_no_target_is_reached_under_plain_keys(run: Recorded) -> None:
