@@ -7,6 +7,7 @@ bias. It is taken off again after decoding.
 """
 
 # Standard
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # Third Party
@@ -64,3 +65,20 @@ def biased(strengths: tuple[float, ...]) -> list[Condition]:
     return [
         Condition(strength, channels) for channels in (0, 4) for strength in strengths
     ]
+
+
+def representative(names: Iterable[str]) -> list[str]:
+    """Choose the conditions that a figure has room for.
+
+    Args:
+        names: Names of conditions, weaker biases first.
+
+    Returns:
+        Plain keys, and the middle one of the spread biases and of the others.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        # "bias", strength, kind
+        kind = name if name == PLAIN.name else name.split(maxsplit=2)[2]
+        kinds.setdefault(kind, []).append(name)
+    return [alike[len(alike) // 2] for alike in kinds.values()]

@@ -13,8 +13,8 @@ from benchmarks.turboquant.quality.plot import draw
 from benchmarks.turboquant.quality.report import tables
 from benchmarks.turboquant.quality.run import Results
 from benchmarks.turboquant.quality.summary import Summary, summaries
-from benchmarks.turboquant.quality.targets import verdicts
 from benchmarks.turboquant.quality.upstream import Agreement
+from benchmarks.turboquant.quality.verdicts import verdicts
 
 _DIGITS = 5
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # First Party
-from benchmarks.turboquant.quality.conditions import PLAIN
+from benchmarks.turboquant.quality.conditions import representative
 from benchmarks.turboquant.quality.schemes import FP8, NO_SERDE
 from benchmarks.turboquant.quality.summary import Summary
 
@@ -27,7 +27,7 @@ _FAMILIES = {
 
 
 def draw(summaries: list[Summary], path: Path) -> None:
-    """Draw one panel of plain keys and one of the middle bias.
+    """Draw a panel of plain keys and one of each kind of bias.
 
     Args:
         summaries: A run's summaries.
@@ -36,11 +36,8 @@ def draw(summaries: list[Summary], path: Path) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    biases = list(
-        dict.fromkeys(x.condition for x in summaries if x.condition != PLAIN.name)
-    )
-    conditions = [PLAIN.name, *biases[len(biases) // 2 :][:1]]
-    figure = Figure(figsize=(6.5 * len(conditions), 5), layout="constrained")
+    conditions = representative(x.condition for x in summaries)
+    figure = Figure(figsize=(5.5 * len(conditions), 5), layout="constrained")
     panels = figure.subplots(1, len(conditions), sharey=True, squeeze=False)[0]
     for panel, condition in zip(panels, conditions, strict=True):
         _panel(panel, condition, [x for x in summaries if x.condition == condition])

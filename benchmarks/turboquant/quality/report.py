@@ -2,11 +2,12 @@
 """A run as Markdown tables."""
 
 # Standard
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 # First Party
 from benchmarks.turboquant.quality.conditions import PLAIN
 from benchmarks.turboquant.quality.intervals import Estimate
+from benchmarks.turboquant.quality.markdown import table
 from benchmarks.turboquant.quality.run import Results
 from benchmarks.turboquant.quality.schemes import MISSING
 from benchmarks.turboquant.quality.summary import Summary, found
@@ -67,7 +68,7 @@ def plain_table(summaries: list[Summary]) -> str:
         for each in summaries
         if each.condition == PLAIN.name
     ]
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def bias_table(summaries: list[Summary]) -> str:
@@ -80,7 +81,7 @@ def bias_table(summaries: list[Summary]) -> str:
         (name, f"{row[0].bits:.2f}", *(_text(x.divergence, ".4f") for x in row))
         for name, row in by_scheme.items()
     ]
-    return _table(("scheme", "bits", *conditions), rows)
+    return table(("scheme", "bits", *conditions), rows)
 
 
 def retrieval_table(results: Results) -> str:
@@ -100,7 +101,7 @@ def retrieval_table(results: Results) -> str:
                 row.append(f"{_text(share, '.0f', 100)}, {nats:.2f}")
         rows.append(row)
     headers = [f"{task} %, nats, {condition}" for task, condition in columns]
-    return _table(("scheme", *headers), rows)
+    return table(("scheme", *headers), rows)
 
 
 def upstream_table(upstream: list[Agreement]) -> str:
@@ -124,13 +125,7 @@ def upstream_table(upstream: list[Agreement]) -> str:
         )
         for each in upstream
     ]
-    return _table(headers, rows)
-
-
-def _table(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    heading = list(headers)
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return table(headers, rows)
 
 
 def _text(estimate: Estimate, spec: str, factor: float = 1) -> str:

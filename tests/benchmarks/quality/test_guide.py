@@ -1,16 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide shows the results that are in the repository."""
+"""The documents show the results that are in the repository, and claim no more."""
 
 # Standard
-import csv
+from pathlib import Path
+import shutil
+
+# Third Party
+import pytest
 
 # First Party
-from benchmarks.turboquant.quality.guide import PLOT, RESULTS, TABLE, table
+from benchmarks.turboquant.quality.conditions import PLAIN, representative
+from benchmarks.turboquant.quality.guide import (
+    DOCS,
+    README,
+    documented_stem,
+    documents,
+    targets,
+)
+from benchmarks.turboquant.quality.options import RESULTS
+from benchmarks.turboquant.quality.recorded import Recorded
+from benchmarks.turboquant.quality.schemes import FP8
+from lmcache.v1.distributed.serde.turboquant.slot import ALL_PRESETS
+
+SAME_BITS = (
+    ("turboquant_4bit_cc", "turboquant_4bit_nc"),
+    ("turboquant_k3v4_cc", "turboquant_k3v4_nc"),
+    ("turboquant_3bit_cc", "turboquant_3bit_nc"),
+)
 
 
-def test_the_guide_has_the_table_and_the_plot_of_the_last_run() -> None:
-    with open(TABLE, newline="") as file:
-        written = list(csv.reader(file))
-    assert written == table(RESULTS / "quality.csv")
-    assert len(written) > 1 and all(len(row) == len(written[0]) for row in written)
-    assert PLOT.read_bytes() == (RESULTS / "quality.svg").read_bytes()
+@pytest.fixture(scope="module")
+def run() -> Recorded:
+    """The run that the documents show."""
+    return Recorded(documented_stem())
+
+
+def mean(run: Recorded, scheme: str, condition: str) -> float:
+    """A scheme's divergence with all settings at their defaults."""
+    found = run.divergences(scheme, condition)
+    return sum(found) / len(found)
+
+
+def test_the_documents_have_the_figures_of_the_run(run: Recorded) -> None:
+    for path, text in documents(run).items():
+        assert path.read_text("utf-8") == text, path.name
+
+
+def test_other_figures_make_other_documents(run: Recorded, tmp_path: Path) -> None:
+    for file in RESULTS.glob(f"{run.stem}*"):
+        shutil.copy(file, tmp_path)
+    table = tmp_path / f"{run.stem}.csv"
+    was = run.row("turboquant_4bit_cc", PLAIN.name).divergence
+    table.write_text(table.read_text().replace(f",{was:g},", ",0.5,"))
+    changed = documents(Recorded(run.stem, tmp_path))
+    for path in (README, DOCS / "turboquant-quality.csv"):
+        assert "0.5000" in changed[path] and "0.5000" not in path.read_text("utf-8")
+
+
+def test_the_run_has_every_preset(run: Recorded) -> None:
+    for condition in run.conditions:
+        assert {row.preset for row in run.rows(condition)} - {""} == set(ALL_PRESETS)
+
+
+def test_calibrated_presets_lose_less_than_plain_ones_of_the_same_bits(
+    run: Recorded,
+) -> None:
+    for calibrated, plain in SAME_BITS:
+        for condition in run.conditions:
+            assert mean(run, calibrated, condition) < mean(run, plain, condition)
+
+
+def test_four_calibrated_bits_lose_less_than_float8_keys(run: Recorded) -> None:
+    for condition in run.conditions:
+        ours = mean(run, "turboquant_4bit_cc", condition)
+        assert ours < mean(run, "turboquant_k8v4", condition)
+    for condition in representative(run.conditions)[1:]:
+        ours = mean(run, "turboquant_4bit_cc", condition)
+        assert ours < mean(run, FP8, condition)
+
+
+def test_no_target_is_reached_under_plain_keys(run: Recorded) -> None:
+    heading, *rows = targets(run)
+    plain = heading.index(PLAIN.name)
+    assert [row[plain].endswith("not met") for row in rows] == [True] * 3 + [False]
+
+
+def test_no_search_is_never_worse_than_the_plain_rule(run: Recorded) -> None:
+    for effort in ("balanced", "best"):
+        ratios = [
+            run.row(f"{row.scheme}, {effort}", condition).divergence / row.divergence
+            for condition in run.conditions
+            for row in run.rows(condition)
+            if row.setting == "fast"
+        ]
+        assert max(ratios) > 1
+        assert sum(ratio < 1 for ratio in ratios) > len(ratios) / 2
+
+
+def test_what_a_run_lacks_is_named(run: Recorded) -> None:
+    with pytest.raises(ValueError, match="expected 'other' under 'plain'"):
+        run.row("other", PLAIN.name)
+    with pytest.raises(ValueError, match="expected 'other' under 'plain'"):
+        run.divergences("other", PLAIN.name)

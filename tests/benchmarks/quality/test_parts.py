@@ -10,7 +10,12 @@ import torch
 
 # First Party
 from benchmarks.turboquant.quality import intervals, retrieval
-from benchmarks.turboquant.quality.conditions import Condition, biased
+from benchmarks.turboquant.quality.conditions import (
+    PLAIN,
+    Condition,
+    biased,
+    representative,
+)
 from benchmarks.turboquant.quality.laboratory import Laboratory
 from benchmarks.turboquant.quality.measures import (
     divergence,
@@ -43,6 +48,12 @@ def test_a_bias_has_the_asked_size_in_the_asked_channels() -> None:
         "bias 5 in 4 channels",
         "bias 20 in 4 channels",
     ]
+
+
+def test_a_figure_shows_the_middle_bias_of_each_kind() -> None:
+    names = [each.name for each in (PLAIN, *biased((5, 20, 60)))]
+    assert representative(names) == ["plain", "bias 20 spread", "bias 20 in 4 channels"]
+    assert representative(["plain"]) == ["plain"]
 
 
 def test_divergence_and_surprise_of_known_predictions() -> None:

@@ -180,19 +180,31 @@ def test_lmcache_makes_the_same_bytes_of_a_sample(bench: Bench) -> None:
         assert each.our_value_error == pytest.approx(each.their_value_error, rel=0.01)
 
 
+@pytest.fixture
+def small_bench(bench: Bench) -> Bench:
+    """The bench with a plan of three tasks, whose workers have one thread each."""
+    small = copy(bench)
+    plan = replace(TINY, biased_windows=0, crowded=0)
+    small.setup = replace(bench.setup, plan=plan, threads=1)
+    return small
+
+
 def test_several_workers_find_the_same_in_the_same_order(
-    bench: Bench, results: Results
+    small_bench: Bench, results: Results
 ) -> None:
-    shared_out = run(bench, workers=2)
-    assert shared_out.retrieved == results.retrieved
-    assert shared_out.measurements == results.measurements
+    shared_out = run(small_bench, workers=2)
+    assert shared_out.measurements == [
+        each for each in results.measurements if each.condition == PLAIN.name
+    ]
+    assert shared_out.retrieved == [
+        each for each in results.retrieved if each.task == "passkey"
+    ]
 
 
-def test_a_worker_that_cannot_start_ends_the_run(bench: Bench) -> None:
-    nowhere = copy(bench)
-    nowhere.setup = replace(bench.setup, model=Path("/nowhere"))
+def test_a_worker_that_cannot_start_ends_the_run(small_bench: Bench) -> None:
+    small_bench.setup = replace(small_bench.setup, model=Path("/nowhere"))
     with pytest.raises(BrokenProcessPool):
-        run(nowhere, workers=2)
+        run(small_bench, workers=2)
 
 
 def test_no_worker_is_refused(bench: Bench) -> None:
