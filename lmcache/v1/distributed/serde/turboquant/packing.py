@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indices of 1 to 4 bits packed into bytes, in plain torch."""
+"""Numbers in a slot, in plain torch: indices of 1 to 4 bits, and float16."""
 
 # Third Party
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.slot import INDICES_PER_PACK
+from lmcache.v1.distributed.serde.turboquant.slot import (
+    FP16_BYTES,
+    INDICES_PER_PACK,
+)
+
+FP16_MAX = torch.finfo(torch.float16).max
 
 
 def pack(indices: torch.Tensor, bits: int) -> torch.Tensor:
@@ -45,3 +50,23 @@ def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
     words = (groups << byte_shifts).sum(dim=-1, keepdim=True)
     shifts = torch.arange(INDICES_PER_PACK, device=packed.device) * bits
     return ((words >> shifts) & (2**bits - 1)).flatten(-2)
+
+
+def half_bytes(numbers: torch.Tensor) -> torch.Tensor:
+    """Round ``[..., 1]`` float32 to float16, saturating; return ``[..., 2]`` bytes."""
+    return saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
+
+
+def half_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
+    """Read the float16 at ``offset`` of each field as float32 ``[..., 1]``."""
+    # A clone starts at an even address, which one row of a slot may not.
+    pair = stored[..., offset : offset + FP16_BYTES].clone(
+        memory_format=torch.contiguous_format
+    )
+    return pair.view(torch.float16).float()
+
+
+def saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
+    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
+    clamped = numbers.clamp(-limit, limit)
+    return torch.where(numbers.isfinite(), clamped, numbers)

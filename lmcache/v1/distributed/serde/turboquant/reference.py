@@ -14,9 +14,16 @@ from collections.abc import Callable
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant import calibration, tables
+from lmcache.v1.distributed.serde.turboquant import calibration, tables, values
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
-from lmcache.v1.distributed.serde.turboquant.packing import pack, unpack
+from lmcache.v1.distributed.serde.turboquant.packing import (
+    FP16_MAX,
+    half_at,
+    half_bytes,
+    pack,
+    saturated,
+    unpack,
+)
 from lmcache.v1.distributed.serde.turboquant.rotation import (
     rotate,
     row_norms,
@@ -25,7 +32,6 @@ from lmcache.v1.distributed.serde.turboquant.rotation import (
 )
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 from lmcache.v1.distributed.serde.turboquant.slot import (
-    FP16_BYTES,
     Field,
     KeyField,
     SlotLayout,
@@ -34,7 +40,6 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
 
 FP8_DTYPE = torch.float8_e4m3fn
 FP8_MAX = torch.finfo(FP8_DTYPE).max
-FP16_MAX = torch.finfo(torch.float16).max
 
 
 def encode_layers(
@@ -126,8 +131,9 @@ def encode_field(
     """
     rows = saturated(rows, FP16_MAX)
     if isinstance(field, ValueField):
-        numbers = range_of(rows, field)
-        return store_values(value_levels(rows, *numbers, field), *numbers, field)
+        numbers = values.range_of(rows, field)
+        levels = values.value_levels(rows, *numbers, field)
+        return values.store_values(levels, *numbers, field)
     if field.is_fp8:
         return rows.clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE).view(torch.uint8)
     norms = row_norms(rows)
@@ -164,14 +170,12 @@ def decode_field(
         float32 vectors ``[..., field.dim]``.
     """
     if isinstance(field, ValueField):
-        levels = unpack(stored[..., : field.scale_offset], field.bits).float()
-        scales = _fp16_at(stored, field.scale_offset)
-        return levels * scales + _fp16_at(stored, field.zero_offset)
+        return values.load_values(stored, field)
     if field.is_fp8:
         return stored.contiguous().view(FP8_DTYPE).float()
     codebook = tables.centroids(field.dim, field.bits).to(stored.device)
     directions = codebook[unpack(stored[..., : field.norm_offset], field.bits)]
-    norms = _fp16_at(stored, field.norm_offset)
+    norms = half_at(stored, field.norm_offset)
     if statistics is None:
         return unrotate(directions / row_norms(directions) * norms, layer)
     rows = unrotate(directions / row_norms(directions) * norms.abs(), layer)
@@ -206,61 +210,7 @@ def store_keys(
     Returns:
         uint8 tensor ``[..., field.num_bytes]``.
     """
-    return torch.cat([pack(indices, field.bits), _fp16_bytes(norms)], dim=-1)
-
-
-def range_of(
-    rows: torch.Tensor, field: ValueField
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scale and zero point, float16 ``[..., 1]``, of each row's extremes."""
-    lowest = rows.amin(dim=-1, keepdim=True)
-    spans = rows.amax(dim=-1, keepdim=True) - lowest
-    # Divide by a tensor: by a number, some devices multiply by the reciprocal.
-    scales = spans / torch.full_like(spans, field.top_level)
-    return scales.to(torch.float16), lowest.to(torch.float16)
-
-
-def value_levels(
-    rows: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
-) -> torch.Tensor:
-    """Choose the nearest levels.
-
-    Args:
-        rows: float32 vectors ``[..., field.dim]``.
-        scales: Steps between levels, float16 or float32 ``[..., 1]``.
-        zeros: The lowest level's value, float16 or float32 ``[..., 1]``.
-        field: Byte layout of the field.
-
-    Returns:
-        float32 ``[..., field.dim]``; 0 where the scale is 0.
-    """
-    steps = scales.float()
-    levels = (rows - zeros.float()) / torch.where(steps > 0, steps, torch.inf)
-    return (levels + 0.5).floor().nan_to_num(nan=0).clamp(0, field.top_level)
-
-
-def store_values(
-    levels: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, field: ValueField
-) -> torch.Tensor:
-    """Write down levels, scales and zero points.
-
-    Args:
-        levels: float32 ``[..., field.dim]``.
-        scales: float16 ``[..., 1]``.
-        zeros: float16 ``[..., 1]``.
-        field: Byte layout of the field.
-
-    Returns:
-        uint8 tensor ``[..., field.num_bytes]``.
-    """
-    packed = pack(levels.long(), field.bits)
-    return torch.cat([packed, *(x.view(torch.uint8) for x in (scales, zeros))], -1)
-
-
-def saturated(numbers: torch.Tensor, limit: float) -> torch.Tensor:
-    """Clamp finite numbers to ``[-limit, limit]``; pass on the others."""
-    clamped = numbers.clamp(-limit, limit)
-    return torch.where(numbers.isfinite(), clamped, numbers)
+    return torch.cat([pack(indices, field.bits), half_bytes(norms)], dim=-1)
 
 
 def _fields(
@@ -288,20 +238,6 @@ def _overlaps(
     codes = tables.centroids(field.dim, field.bits).to(indices.device)[indices]
     cosines = row_sums(directions * codes) / row_norms(codes)
     return torch.where(cosines > 0, cosines, 1)
-
-
-def _fp16_bytes(numbers: torch.Tensor) -> torch.Tensor:
-    """Round ``[..., 1]`` float32 to float16, saturating; return ``[..., 2]`` bytes."""
-    return saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
-
-
-def _fp16_at(stored: torch.Tensor, offset: int) -> torch.Tensor:
-    """Read the float16 at ``offset`` of each field as float32 ``[..., 1]``."""
-    # A clone starts at an even address, which one row of a slot may not.
-    pair = stored[..., offset : offset + FP16_BYTES].clone(
-        memory_format=torch.contiguous_format
-    )
-    return pair.view(torch.float16).float()
 
 
 def _to_dtype(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

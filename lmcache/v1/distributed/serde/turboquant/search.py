@@ -27,9 +27,10 @@ from itertools import product
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant import reference, tables
+from lmcache.v1.distributed.serde.turboquant import reference, tables, values
 from lmcache.v1.distributed.serde.turboquant.effort import Effort
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
+from lmcache.v1.distributed.serde.turboquant.packing import FP16_MAX, saturated
 from lmcache.v1.distributed.serde.turboquant.rotation import (
     rotate,
     row_norms,
@@ -91,7 +92,7 @@ def encode_field(
     """
     if not effort.searches(field):
         return reference.encode_field(rows, field, layer, statistics)
-    rows = reference.saturated(rows, reference.FP16_MAX)
+    rows = saturated(rows, FP16_MAX)
     if isinstance(field, ValueField):
         return search_values(rows, field, effort)
     directions, norms = directions_of(rows, layer)
@@ -154,7 +155,7 @@ def common_error(
     chance = (energy / count.clamp(min=1) - square) / (count - 1).clamp(min=1)
     kept = (1 - chance / square).clamp(0, 1)
     kept = torch.where((square > 0) & (count > 1), kept, 0)
-    return reference.saturated(mean * kept, reference.FP16_MAX)
+    return saturated(mean * kept, FP16_MAX)
 
 
 def search_scale(
@@ -201,13 +202,13 @@ def search_values(
     top_level = torch.full_like(spans, field.top_level)
     means = row_sums(rows) / dim
     energies = row_sums((rows - means) * (rows - means))
-    best = reference.range_of(rows, field)
-    levels = reference.value_levels(rows, *best, field)
+    best = values.range_of(rows, field)
+    levels = values.value_levels(rows, *best, field)
     least = _squared_error(rows, levels, *best)
     for low, high in product(effort.value_trims, repeat=2):
         margins = spans * (low / 2**field.bits)
         steps = (spans - margins - spans * (high / 2**field.bits)) / top_level
-        tried = reference.value_levels(rows, steps, lowest + margins, field)
+        tried = values.value_levels(rows, steps, lowest + margins, field)
         products = row_sums(tried * (rows - means))
         scales = _to_half(torch.where(products > 0, energies / products, 0))
         zeros = _to_half(means - scales.float() * (row_sums(tried) / dim))
@@ -219,7 +220,7 @@ def search_values(
             torch.where(is_better, scales, best[0]),
             torch.where(is_better, zeros, best[1]),
         )
-    return reference.store_values(levels, *best, field)
+    return values.store_values(levels, *best, field)
 
 
 def _nearest_centroids(coordinates: torch.Tensor, field: KeyField) -> torch.Tensor:
@@ -246,4 +247,4 @@ def _squared_error(
 
 def _to_half(numbers: torch.Tensor) -> torch.Tensor:
     """Round to float16; finite numbers saturate."""
-    return reference.saturated(numbers, reference.FP16_MAX).to(torch.float16)
+    return saturated(numbers, FP16_MAX).to(torch.float16)

@@ -18,6 +18,7 @@ from lmcache.v1.distributed.serde.turboquant import (
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout, layouts_of
+from lmcache.v1.distributed.serde.turboquant.packing import FP16_MAX
 from lmcache.v1.distributed.serde.turboquant.slot import (
     Field,
     KeyField,
@@ -110,7 +111,7 @@ def _assert_keys_alike(
     both: Pair, keys: torch.Tensor, field: KeyField, first_layer: int
 ) -> None:
     """Indices differ next to boundaries only, norms by one rounding."""
-    rows = keys.double().clamp(-reference.FP16_MAX, reference.FP16_MAX)
+    rows = keys.double().clamp(-FP16_MAX, FP16_MAX)
     norms = rows.norm(dim=-1, keepdim=True)
     units = (rows / torch.where(norms > 0, norms, 1.0)).float()
     rotated = [reference.rotate(x, first_layer + i) for i, x in enumerate(units)]
@@ -131,7 +132,7 @@ def _assert_values_alike(both: Pair, values: torch.Tensor, field: ValueField) ->
     assert torch.equal(ours[..., offset:], specified[..., offset:])
     halves = specified[..., offset:].contiguous().view(torch.float16).double()
     scales, zeros = halves[..., :1], halves[..., 1:]
-    rows = values.double().clamp(-reference.FP16_MAX, reference.FP16_MAX)
+    rows = values.double().clamp(-FP16_MAX, FP16_MAX)
     levels = (rows - zeros) / torch.where(scales > 0, scales, torch.inf)
     is_near = (levels.frac().abs() - 0.5).abs() < NEAR_LEVEL
     _assert_codes_alike(both, is_near, offset, field.bits)

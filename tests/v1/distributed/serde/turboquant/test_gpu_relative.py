@@ -18,6 +18,7 @@ from lmcache.v1.distributed.serde.turboquant import calibration, reference
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
+from lmcache.v1.distributed.serde.turboquant.packing import FP16_MAX
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 from tests.v1.distributed.serde.turboquant.closeness import (
@@ -87,7 +88,7 @@ def encode(name: str, poison: int = POISONS[0]) -> Encoded:
 
 def bounded(rows: torch.Tensor) -> torch.Tensor:
     """Finite numbers within float16."""
-    limit = reference.FP16_MAX
+    limit = FP16_MAX
     return torch.where(rows.isfinite(), rows.clamp(-limit, limit), rows)
 
 

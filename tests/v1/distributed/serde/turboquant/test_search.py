@@ -9,6 +9,7 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import payload, reference, search
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, Effort
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
+from lmcache.v1.distributed.serde.turboquant.packing import FP16_MAX
 from lmcache.v1.distributed.serde.turboquant.rotation import unrotate
 from lmcache.v1.distributed.serde.turboquant.slot import (
     CALIBRATED_PRESETS,
@@ -169,7 +170,7 @@ def test_extreme_rows(field: Field, effort: str) -> None:
     assert found.nan_to_num(0, 0, 0).abs().max() <= 65504 * 1.01
     assert not found[5:7].isfinite().any()
     assert relative_error(rows[7], found[7]) < 0.1
-    limited = rows.clamp(-reference.FP16_MAX, reference.FP16_MAX)
+    limited = rows.clamp(-FP16_MAX, FP16_MAX)
     assert torch.equal(found[2], restored(limited, field, effort)[2])
 
 
