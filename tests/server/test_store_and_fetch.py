@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user guide lets an operator try: KV in Redis over restarts and presets."""
+"""What the first steps let an operator try: KV in Redis over restarts and presets."""
 
 # Standard
 from collections.abc import Iterator
