@@ -13,8 +13,8 @@ import pytest
 import torch
 
 # First Party
+from engine_client import Engine
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
-from tests.server.engine import Engine
 from tests.server.lmcache_server import CHUNK_TOKENS, LMCacheServer
 from tests.v1.distributed.serde.turboquant.helpers import (
     restored_alone,

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 # First Party
-from tests.server.engine import Engine
+from engine_client import Engine
 from tests.server.lmcache_server import CHUNK_TOKENS, LMCacheServer
 from tests.server.test_lmcache_server import (
     TOKENS,

@@ -127,9 +127,9 @@ def serde_config(text: str) -> TurboQuantSerdeConfig:
 
 
 def given_config(settings: Mapping[str, object]) -> TurboQuantSerdeConfig:
-    """Build a configuration from options, of which None was not given."""
+    """Build a framed configuration from options, of which None was not given."""
     given = {name: value for name, value in settings.items() if value is not None}
-    return TurboQuantSerdeConfig.from_kwargs(given)
+    return TurboQuantSerdeConfig.from_kwargs({"framed": True} | given)
 
 
 def _expected_layout(layout: FrameLayout, config: TurboQuantSerdeConfig) -> FrameLayout:

@@ -20,6 +20,7 @@ _SETTINGS: dict[str, type] = {
     "kv_layout": str,
     "skip_first_layers": int,
     "skip_last_layers": int,
+    "rope_theta": float,
     "cuda_device": str,
     "effort": str,
 }

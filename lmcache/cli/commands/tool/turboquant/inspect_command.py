@@ -4,14 +4,13 @@
 # Standard
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-import sys
 
 # First Party
 from lmcache.cli.commands.base import BaseCommand
-from lmcache.cli.commands.tool.turboquant.exit_status import (
-    REFUSED,
-    USAGE_ERROR,
-    fail,
+from lmcache.cli.commands.tool.turboquant.exit_status import USAGE_ERROR, fail
+from lmcache.cli.commands.tool.turboquant.payload_command import (
+    add_json_option,
+    emit_report,
 )
 
 
@@ -31,13 +30,7 @@ class InspectCommand(BaseCommand):
             parser: Parser of the command.
         """
         parser.add_argument("path", type=Path, help="A payload, or a directory.")
-        parser.add_argument(
-            "--json",
-            action="store_const",
-            const="json",
-            dest="format",
-            help="The same as --format json.",
-        )
+        add_json_option(parser)
 
     def execute(self, args: Namespace) -> None:
         """Print the report; exit with 1 where a payload would be refused.
@@ -62,6 +55,4 @@ class InspectCommand(BaseCommand):
             add_one(metrics, payloads[0])
         else:
             add_many(metrics, payloads, args.path)
-        metrics.emit()
-        if any(payload.refusal for payload in payloads):
-            sys.exit(REFUSED)
+        emit_report(metrics, payloads)

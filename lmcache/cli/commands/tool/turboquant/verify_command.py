@@ -4,14 +4,13 @@
 # Standard
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-import sys
 
 # First Party
 from lmcache.cli.commands.base import BaseCommand
-from lmcache.cli.commands.tool.turboquant.exit_status import (
-    REFUSED,
-    USAGE_ERROR,
-    fail,
+from lmcache.cli.commands.tool.turboquant.exit_status import USAGE_ERROR, fail
+from lmcache.cli.commands.tool.turboquant.payload_command import (
+    add_json_option,
+    emit_report,
 )
 
 
@@ -37,13 +36,7 @@ class VerifyCommand(BaseCommand):
             help="The adapter's serde object: also list what was written with other "
             "settings. Without it each payload is checked against its own header.",
         )
-        parser.add_argument(
-            "--json",
-            action="store_const",
-            const="json",
-            dest="format",
-            help="The same as --format json.",
-        )
+        add_json_option(parser)
 
     def execute(self, args: Namespace) -> None:
         """Print the report; exit with 1 where a payload would be refused.
@@ -72,6 +65,4 @@ class VerifyCommand(BaseCommand):
         payloads = [examine(path, config) for path in bar]
         metrics = self.create_metrics(f"TurboQuant {args.directory}", args, width=72)
         add_refused(metrics, payloads, args.directory)
-        metrics.emit()
-        if any(payload.refusal for payload in payloads):
-            sys.exit(REFUSED)
+        emit_report(metrics, payloads)

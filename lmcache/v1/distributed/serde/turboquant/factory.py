@@ -19,7 +19,7 @@ from lmcache.v1.distributed.serde.turboquant.codec import (
 )
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.device import available_cores
-from lmcache.v1.distributed.serde.turboquant.encrypted import encrypt_payloads
+from lmcache.v1.distributed.serde.turboquant.encrypted import AESGCM, encrypt_payloads
 from lmcache.v1.distributed.serde.turboquant.forecast import forecast
 from lmcache.v1.distributed.serde.turboquant.metrics import serde_metrics
 from lmcache.v1.distributed.serde.turboquant.observed import (
@@ -54,17 +54,18 @@ def create_turboquant_serde(kwargs: dict[str, object]) -> SerdeProcessor:
     settings = {"framed": True} | kwargs
     max_workers = require_int("max_workers", settings.pop("max_workers", 1), minimum=1)
     encryption = settings.pop("encrypt", None)
+    cipher = "" if encryption is None else AESGCM
     config = TurboQuantSerdeConfig.from_kwargs(settings)
     if not config.cpu_threads:
         cpu_threads = max(1, available_cores() // max_workers)
         config = replace(config, cpu_threads=cpu_threads)
     serializer: Serializer = TurboQuantSerializer(config)
     deserializer: Deserializer = TurboQuantDeserializer(config)
-    if encryption is not None:
+    if cipher:
         serializer, deserializer = encrypt_payloads(
             serializer, deserializer, config, encryption
         )
-    logger.info("TurboQuant serde: %s", forecast(config))
+    logger.info("TurboQuant serde: %s", forecast(config, cipher))
     logger.debug("TurboQuant serde: %s, max_workers=%d", config, max_workers)
     presets = "+".join({rule.preset: None for rule in config.groups or (config,)})
     observer = Observer(presets, serde_metrics())

@@ -23,7 +23,7 @@ class UnframedPayloadError(PayloadError):
     reason = "not_framed"
     advice = (
         "something else wrote it, or the storage lost it: give every serde a "
-        "base_path, bucket or database of its own"
+        "base_path, bucket or Redis of its own"
     )
 
 
@@ -33,7 +33,7 @@ class ChangedSettingsError(PayloadError):
     reason = "changed_settings"
     advice = (
         "what other settings wrote stays until it is deleted or evicted: give new "
-        "settings a base_path, bucket or database of their own, or set the old ones"
+        "settings a base_path, bucket or Redis of their own, or set the old ones"
     )
 
 

@@ -11,11 +11,12 @@ from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES, SlotLayout
 EXAMPLE_LAYERS = 32
 
 
-def forecast(config: TurboQuantSerdeConfig) -> str:
+def forecast(config: TurboQuantSerdeConfig, cipher: str = "") -> str:
     """Say what a serde does with objects and what ratio to expect.
 
     Args:
         config: The serde's configuration.
+        cipher: What encrypts its payloads; empty where nothing does.
 
     Returns:
         One line; a sentence for each tensor where the configuration has ``groups``.
@@ -24,6 +25,8 @@ def forecast(config: TurboQuantSerdeConfig) -> str:
         ValueError: If the configuration names a preset that does not exist.
     """
     container = "with header and checksum" if config.framed else "without a frame"
+    if cipher:
+        container += f", encrypted with {cipher}"
     if not config.groups:
         return f"{_of_rule(config)}; stored {container}"
     tensors = (

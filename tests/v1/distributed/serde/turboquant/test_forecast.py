@@ -2,6 +2,7 @@
 """What the serde says of itself when it is made."""
 
 # Standard
+from pathlib import Path
 import logging
 
 # Third Party
@@ -60,12 +61,30 @@ def test_the_forecast_is_what_objects_take(preset: str, head_dim: int) -> None:
         assert f" {ratio:.2f} times" in forecast(config)
 
 
-def test_the_serde_says_once_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def lines_at_start(
+    settings: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> list[str]:
+    """What is logged when a serde is made from settings."""
     logger = logging.getLogger(create_turboquant_serde.__module__)
-    settings: dict[str, object] = {"preset": "turboquant_4bit_nc"}
     logger.addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger.name):
         create_serde_processor(SerdeConfig("turboquant", settings)).close()
     logger.removeHandler(caplog.handler)
-    lines = {record.getMessage() for record in caplog.records}
-    assert lines == {f"TurboQuant serde: {default_forecast(**settings)}"}
+    return list({record.getMessage() for record in caplog.records})
+
+
+def test_the_serde_says_once_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    settings: dict[str, object] = {"preset": "turboquant_4bit_nc"}
+    said = f"TurboQuant serde: {default_forecast(**settings)}"
+    assert lines_at_start(settings, caplog) == [said]
+
+
+def test_the_serde_says_that_it_encrypts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key_file = tmp_path / "master.key"
+    key_file.write_bytes(bytes(range(32)))
+    encrypt = {"type": "aesgcm", "master_key_path": str(key_file)}
+    (said,) = lines_at_start({"encrypt": encrypt}, caplog)
+    plain = f"TurboQuant serde: {default_forecast()}"
+    assert said == f"{plain}, encrypted with aesgcm"
