@@ -9,6 +9,7 @@ import sys
 
 # Third Party
 import pytest
+import torch
 
 os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
 REPOSITORY = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def row_of(
 ) -> Row:
     """A row of 100 MB whose other times are of no interest."""
     moved_bytes = 100_000_000 if scheme == NO_SERDE else 25_000_000
-    times = (1.0, 0.5, 1.0, prefetch_ms, 0.5, 1.0)
+    times = (1.0, 0.5, 1.0, 0.0, prefetch_ms, 0.5, 1.0, 0.0)
     return Row(store, bandwidth, scheme, 5, 100_000_000, moved_bytes, 1.0, *times)
 
 
@@ -55,6 +56,8 @@ def test_a_row_of_every_scheme_counts_all_bytes(scheme: Scheme) -> None:
     # The mock takes no less time than its bandwidth says.
     assert row.prefetch_ms >= row.moved_bytes / 10e6
     assert row.prefetch_cpu_ms > 0 and row.store_cpu_ms > 0
+    uses_gpu = scheme.is_ours and torch.cuda.is_available()
+    assert (row.prefetch_gpu_ms > 0) == (row.store_gpu_ms > 0) == uses_gpu
 
 
 @pytest.mark.parametrize(

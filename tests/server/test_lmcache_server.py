@@ -16,7 +16,9 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
 from tests.server.engine import Engine
 from tests.server.lmcache_server import CHUNK_TOKENS, LMCacheServer
-from tests.v1.distributed.serde.turboquant.helpers import decode, encode
+from tests.v1.distributed.serde.turboquant.helpers import (
+    restored_alone,
+)
 from tests.v1.distributed.serde.turboquant.storage import wait_until
 
 WIDTHS = [(2, 64)] * 6
@@ -47,7 +49,7 @@ def files_in(folder: Path) -> list[Path]:
 def restored(chunks: list[torch.Tensor], **settings: object) -> list[torch.Tensor]:
     """What the codec alone makes of chunks."""
     config = TurboQuantSerdeConfig.from_kwargs({**SETTINGS, "framed": True, **settings})
-    return [decode(encode(chunk, config), chunk, config) for chunk in chunks]
+    return [restored_alone(chunk, config) for chunk in chunks]
 
 
 def assert_idle(server: LMCacheServer) -> None:

@@ -8,10 +8,9 @@ import torch
 from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
 from tests.v1.distributed.serde.turboquant.helpers import (
-    decode,
-    encode,
     gaussian,
     object_key,
+    restored_alone,
 )
 
 Objects = dict[ObjectKey, torch.Tensor]
@@ -55,10 +54,7 @@ def random_objects(count: int = 4, first: int = 0, model: str = "m") -> Objects:
 def expected_of(objects: Objects, preset: str = "turboquant_4bit_nc") -> Objects:
     """What the codec alone restores."""
     config = config_of(preset)
-    return {
-        key: decode(encode(tensor, config, key=key), tensor, config, key=key)
-        for key, tensor in objects.items()
-    }
+    return {key: restored_alone(tensor, config, key) for key, tensor in objects.items()}
 
 
 def assert_equal(loaded: Objects, expected: Objects) -> None:

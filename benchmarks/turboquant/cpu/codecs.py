@@ -24,7 +24,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerializer,
     reference,
 )
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
 from lmcache.v1.distributed.serde.turboquant.slot import PRESETS
 

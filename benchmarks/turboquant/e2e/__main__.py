@@ -2,7 +2,8 @@
 """The same KV through LMCache to L2 and back: ``python -m benchmarks.turboquant.e2e``.
 
 Every serde is checked over every store before it is timed there. Results go to
-``results/e2e.csv``, with their provenance, ``results/e2e.md`` and ``results/e2e.svg``.
+``results/e2e.csv``, with their provenance, ``results/e2e.md`` and ``results/e2e.svg``;
+those of a host with a GPU to ``e2e-gpu.csv`` and so on.
 """
 
 # Standard
@@ -51,9 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
             for scheme in schemes:
                 print(f"{scheme.name}:", *(store.name for store in stores))
                 rows += _run(scheme, stores, options)
-    # All serdes of a store stand together.
-    rows.sort(key=lambda row: [store.name for store in stores].index(row.store))
-    _write(rows, origin, options)
+                # All serdes of a store stand together.
+                order = [store.name for store in stores]
+                rows.sort(key=lambda row: order.index(row.store))
+                # What is measured is kept, whatever becomes of the next one.
+                text = _write(rows, origin, options)
+    print(text)
     return 0
 
 
@@ -90,9 +94,9 @@ def _run(scheme: Scheme, stores: list[Store], options: Namespace) -> list[Row]:
         "repetitions": options.repetitions,
     }
     paths = [options.pristine] if scheme.needs_pristine else []
-    paths += [REPOSITORY, _EXAMPLE]
+    paths += [REPOSITORY, _EXAMPLE, os.environ.get("PYTHONPATH", "")]
     environment = {"LMCACHE_LOG_LEVEL": "ERROR"} | os.environ
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, map(str, paths)))
     done = subprocess.run(
         [sys.executable, "-m", Row.__module__, json.dumps(request)],
         env=environment,
@@ -109,10 +113,12 @@ def _gpu() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
-def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> None:
-    """Write the results and print the report."""
+def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> str:
+    """Write the results; return the report."""
     options.results.mkdir(parents=True, exist_ok=True)
-    with open(options.results / "e2e.csv", "w", newline="", encoding="utf-8") as file:
+    has_gpu = origin["gpu"] != "none"
+    stem = options.results / ("e2e-gpu" if has_gpu else "e2e")
+    with open(f"{stem}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*Row._fields, *origin])
         writer.writeheader()
         writer.writerows(row._asdict() | origin for row in rows)
@@ -128,13 +134,13 @@ def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> None:
             "",
             report.table(rows, missing),
             "",
-            *report.targets(rows, has_gpu=origin["gpu"] != "none"),
+            *report.targets(rows, has_gpu),
             "",
         ]
     )
-    (options.results / "e2e.md").write_text(text, encoding="utf-8")
-    plot.draw(rows, options.results / "e2e.svg")
-    print(text)
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    plot.draw(rows, stem.with_suffix(".svg"))
+    return text
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
 import torch
 
 # First Party
+from benchmarks.turboquant.e2e.gpu_time import kernel_time
 from benchmarks.turboquant.e2e.schemes import Scheme, scheme_named
 from benchmarks.turboquant.e2e.stores import Store
 from kv_store import KVStore, LoadedChunks, StoredChunks
@@ -37,6 +38,7 @@ class Row(NamedTuple):
         store_ms: Median time from L1 to L2.
         store_spread_ms: Interquartile range.
         store_cpu_ms: Median time that LMCache's process computed meanwhile.
+        store_gpu_ms: Time of the GPU's kernels meanwhile, in a round of its own.
     """
 
     store: str
@@ -49,9 +51,11 @@ class Row(NamedTuple):
     store_ms: float
     store_spread_ms: float
     store_cpu_ms: float
+    store_gpu_ms: float
     prefetch_ms: float
     prefetch_spread_ms: float
     prefetch_cpu_ms: float
+    prefetch_gpu_ms: float
 
 
 def measure(
@@ -78,6 +82,7 @@ def measure(
         stored, loaded = _round(kv, objects)
         cosine = _checked(scheme, objects, stored, loaded)
         rounds = [_round(kv, objects) for _ in range(repetitions)]
+        store_gpu_ms, prefetch_gpu_ms = _kernel_milliseconds(kv, objects)
     return Row(
         store.name,
         store.gigabytes_per_second,
@@ -87,7 +92,9 @@ def measure(
         stored.num_bytes or 0,
         cosine,
         *_times([stored for stored, _ in rounds]),
+        store_gpu_ms,
         *_times([loaded for _, loaded in rounds]),
+        prefetch_gpu_ms,
     )
 
 
@@ -105,6 +112,18 @@ def _round(
     loaded = kv.load(stored)
     kv.delete(stored)
     return stored, loaded
+
+
+def _kernel_milliseconds(
+    kv: KVStore, objects: list[torch.Tensor]
+) -> tuple[float, float]:
+    """Return how long the GPU's kernels run for a store and for a prefetch."""
+    with kernel_time() as storing:
+        stored = kv.store(objects)
+    with kernel_time() as loading:
+        kv.load(stored)
+    kv.delete(stored)
+    return round(storing.milliseconds, 3), round(loading.milliseconds, 3)
 
 
 def _checked(

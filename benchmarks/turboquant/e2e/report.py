@@ -22,9 +22,9 @@ _HEADING = (
     "ratio",
     "cosine",
     "store ms (spread)",
-    "CPU ms",
+    "CPU, GPU ms",
     "prefetch ms (spread)",
-    "CPU ms",
+    "CPU, GPU ms",
     "prefetch against no serde",
 )
 
@@ -48,9 +48,9 @@ def table(rows: Sequence[Row], missing: Sequence[Scheme]) -> str:
             f"{row.raw_bytes / row.moved_bytes:.2f}",
             f"{row.cosine:.5f}",
             f"{row.store_ms:.1f} ({row.store_spread_ms:.1f})",
-            f"{row.store_cpu_ms:.0f}",
+            f"{row.store_cpu_ms:.0f}, {row.store_gpu_ms:.2f}",
             f"{row.prefetch_ms:.1f} ({row.prefetch_spread_ms:.1f})",
-            f"{row.prefetch_cpu_ms:.0f}",
+            f"{row.prefetch_cpu_ms:.0f}, {row.prefetch_gpu_ms:.2f}",
             f"{gain(rows, row):.2f} times as fast",
         )
         lines.append(cells)

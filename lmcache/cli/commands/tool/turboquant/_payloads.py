@@ -14,9 +14,10 @@ import torch
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.declared import format_of
 from lmcache.v1.distributed.serde.turboquant.factory import SERDE_TYPE
-from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout, container_of
+from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 from lmcache.v1.distributed.serde.turboquant.self_description import described_layout
 
 PAYLOAD_SUFFIX = ".data"

@@ -6,12 +6,12 @@ from lmcache.logging import init_logger
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.base import Deserializer, Serializer
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
-from lmcache.v1.distributed.serde.turboquant.engine import Engine
-from lmcache.v1.distributed.serde.turboquant.frame import (
+from lmcache.v1.distributed.serde.turboquant.container import (
     Container,
     container_of,
     require_size,
 )
+from lmcache.v1.distributed.serde.turboquant.engine import Engine
 from lmcache.v1.distributed.serde.turboquant.header import fingerprint
 from lmcache.v1.distributed.serde.turboquant.memory import (
     byte_buffer,

@@ -18,12 +18,9 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.aesgcm import create_aesgcm_codec
 from lmcache.v1.distributed.serde.base import Deserializer, Serializer
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.container import require_size
 from lmcache.v1.distributed.serde.turboquant.failures import CorruptPayloadError
-from lmcache.v1.distributed.serde.turboquant.frame import (
-    PAGE_BYTES,
-    require_size,
-    round_up,
-)
+from lmcache.v1.distributed.serde.turboquant.frame import PAGE_BYTES, round_up
 from lmcache.v1.distributed.serde.turboquant.memory import byte_buffer, describe
 from lmcache.v1.distributed.serde.turboquant.settings import reject_unknown_keys
 from lmcache.v1.memory_management import (

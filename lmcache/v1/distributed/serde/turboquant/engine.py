@@ -12,6 +12,7 @@ import torch
 from lmcache.logging import init_logger
 from lmcache.v1.distributed.serde.turboquant.accelerators import MemoryShortage
 from lmcache.v1.distributed.serde.turboquant.config import TurboQuantSerdeConfig
+from lmcache.v1.distributed.serde.turboquant.container import Container
 from lmcache.v1.distributed.serde.turboquant.device import (
     CPU,
     DeviceChoice,
@@ -19,7 +20,6 @@ from lmcache.v1.distributed.serde.turboquant.device import (
     finish_work,
 )
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
-from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.memory import StoredTensor
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
 from lmcache.v1.distributed.serde.turboquant.stager import Stager
@@ -135,7 +135,7 @@ class Engine:
         """Choose the device, and the stager where host tensors have to be staged."""
         held: Stager | None = getattr(self._of_thread, "stager", None)
         try:
-            device = self._choice.working_device(buffers, held and held.device)
+            device = self._choice.working_device(buffers, held.device if held else None)
             if device == CPU or any(buffer.device != CPU for buffer in buffers):
                 return device, None
             if held is None or held.device != device:

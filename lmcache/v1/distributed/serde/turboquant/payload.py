@@ -98,13 +98,12 @@ def runs_on_gpu(
         effort: As for :func:`write_payload`; for decoding, the plain rule.
 
     Returns:
-        False where another backend works, layers are copied, or there is a side
-        table, which takes memory to work out.
+        False where another backend works, or layers are copied.
     """
     if effort.searches_any(layout.slot):
         return False
     has_copies = any(layers.stop > layers.start for layers in layout.raw_layers)
-    if has_copies or layout.side_table.num_bytes or not layout.quantises:
+    if has_copies or not layout.quantises:
         return False
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     slots = slots[:, : layout.geometry.num_tokens]

@@ -21,12 +21,12 @@ from lmcache.v1.distributed.serde.turboquant.header import (
     ALIGNMENT_BYTES,
     MAX_TENSORS,
     Header,
-    TensorRecord,
     header_bytes,
 )
 from lmcache.v1.distributed.serde.turboquant.kv_layout import geometry_of
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload
+from lmcache.v1.distributed.serde.turboquant.record import TensorRecord
 
 _ADDRESSABLE_BYTES = 2**63
 """What strides can span; sizes of empty tensors may go far beyond."""

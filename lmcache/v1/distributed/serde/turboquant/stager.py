@@ -11,8 +11,8 @@ import torch
 
 # First Party
 from lmcache import torch_dev
+from lmcache.v1.distributed.serde.turboquant.container import Container
 from lmcache.v1.distributed.serde.turboquant.effort import Effort
-from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.staging_decode import Decoding
 from lmcache.v1.distributed.serde.turboquant.staging_encode import Encoding
 from lmcache.v1.distributed.serde.turboquant.workspace import Workspace

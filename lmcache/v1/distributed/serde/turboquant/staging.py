@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant.container import Container
 from lmcache.v1.distributed.serde.turboquant.effort import PLAIN, Effort
-from lmcache.v1.distributed.serde.turboquant.frame import Container
 from lmcache.v1.distributed.serde.turboquant.launches import Launch
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
 from lmcache.v1.distributed.serde.turboquant.payload import runs_on_gpu

@@ -14,12 +14,9 @@ from lmcache.v1.distributed.serde.turboquant.checksum import (
     WORD_BYTES,
     add_device_checksum,
 )
+from lmcache.v1.distributed.serde.turboquant.container import Container
 from lmcache.v1.distributed.serde.turboquant.device import has_kernels
-from lmcache.v1.distributed.serde.turboquant.frame import (
-    Container,
-    FrameLayout,
-    require_checksum,
-)
+from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout, require_checksum
 from lmcache.v1.distributed.serde.turboquant.launches import Launch
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload
 from lmcache.v1.distributed.serde.turboquant.staging import Operation, Stage
@@ -52,9 +49,7 @@ class Decoding(Operation):
         self._body = workspace.memory(0, resident_bytes)
         super().__init__(workspace, container, resident_bytes)
         self._launches = [
-            stage.launch(
-                partial(read_payload, stage.payload, stage.tensor, stage.layout)
-            )
+            stage.launch(partial(_decode, stage, self._scattered(stage.step)))
             for stage in self._stages
         ]
         words = self._body.view(torch.int32)
@@ -97,6 +92,15 @@ class Decoding(Operation):
         payload = self._body[span.start - self._start : span.stop - self._start]
         return Stage(step, region, stage.tensor, payload)
 
+    def _scattered(self, step: Step) -> list[torch.Tensor]:
+        """Return the parts of a resident body that a payload is gathered from."""
+        if not self._is_resident or len(step.spans) == 1:
+            return []
+        return [
+            self._body[span.start - self._start : span.stop - self._start]
+            for span in step.spans
+        ]
+
     def _send_body(self) -> None:
         """Send a frame's body to the device, and sum it up there."""
         inward = self._workspace.inward
@@ -126,12 +130,9 @@ class Decoding(Operation):
     def _come_in(self, index: int) -> None:
         stage, inward = self._stages[index], self._workspace.inward
         inward.wait_event(stage.region.emptied)
-        spans = stage.step.spans
         if not self._is_resident:
+            spans = stage.step.spans
             self._buffer_path.send(self._buffer, spans, stage.payload, inward)
-        elif len(spans) > 1:
-            parts = (slice(s.start - self._start, s.stop - self._start) for s in spans)
-            torch.cat([self._body[part] for part in parts], out=stage.payload)
         self._launches[index]()
         stage.region.filled.record(inward)
 
@@ -144,3 +145,10 @@ class Decoding(Operation):
         spans = stage.step.chunk.tensor_spans
         self._tensor_path.receive(result, tensor, spans, outward)
         stage.region.emptied.record(outward)
+
+
+def _decode(stage: Stage, scattered: list[torch.Tensor]) -> None:
+    """Queue the decoding of a chunk, whose payload is gathered first if need be."""
+    if scattered:
+        torch.cat(scattered, out=stage.payload)
+    read_payload(stage.payload, stage.tensor, stage.layout)

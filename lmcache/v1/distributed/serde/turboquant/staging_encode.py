@@ -14,8 +14,9 @@ from lmcache.v1.distributed.serde.turboquant.checksum import (
     WORD_BYTES,
     add_device_checksum,
 )
+from lmcache.v1.distributed.serde.turboquant.container import Container
 from lmcache.v1.distributed.serde.turboquant.effort import Effort
-from lmcache.v1.distributed.serde.turboquant.frame import Container, FrameLayout
+from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 from lmcache.v1.distributed.serde.turboquant.payload import write_payload
 from lmcache.v1.distributed.serde.turboquant.staging import Operation, Stage
 from lmcache.v1.distributed.serde.turboquant.workspace import Workspace

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 # First Party
 from lmcache.v1.distributed.serde.turboquant.checksum import WORD_BYTES
 from lmcache.v1.distributed.serde.turboquant.chunks import Chunk, chunks_of
-from lmcache.v1.distributed.serde.turboquant.frame import Container
+from lmcache.v1.distributed.serde.turboquant.container import Container
 
 _CHUNKS = 8
 """Chunks of a large object: the first copy in and the last one out overlap nothing."""

@@ -159,11 +159,13 @@ def _target(device: str | torch.device) -> torch.device:
     """Resolve the device to decode on."""
     if not isinstance(device, (str, torch.device)):
         raise TypeError(f"TurboQuant expects a device, got {_kind(device)}")
+    name = str(device)
     try:
-        name = str(torch.device(device))
+        is_host = torch.device(name).type == CPU.type
     except RuntimeError as error:
         raise ValueError(f"TurboQuant cannot use the device {device!r}") from error
-    return CPU if name.startswith("cpu") else parse_device("device", name) or CPU
+    # A torch.device keeps eight bits of its index, so the name is parsed instead.
+    return CPU if is_host else parse_device("device", name) or CPU
 
 
 def _kind(thing: object) -> str:

@@ -17,7 +17,8 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantCodec,
     TurboQuantSerdeConfig,
 )
-from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout, container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
+from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -16,7 +16,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
 from lmcache.v1.memory_management import MemoryObj
 
@@ -79,10 +79,14 @@ def encode(
     config: TurboQuantSerdeConfig,
     poison: int = POISONS[0],
     key: ObjectKey = KEY,
+    in_place: bool = True,
 ) -> torch.Tensor:
-    """Serialize ``tensor`` into a poisoned buffer of exactly the right size."""
+    """Serialize ``tensor`` into a poisoned buffer of exactly the right size.
+
+    ``in_place`` works where the tensor is, else where the configuration says.
+    """
     description = MemoryLayoutDesc([tensor.shape], [tensor.dtype])
-    config = _where(tensor, config)
+    config = _where(tensor, config) if in_place else config
     size = container_of(description, config).total_bytes
     payload = torch.full((size,), poison, dtype=torch.uint8, device=tensor.device)
     written = TurboQuantSerializer(config).serialize(
@@ -97,15 +101,27 @@ def decode(
     like: torch.Tensor,
     config: TurboQuantSerdeConfig,
     key: ObjectKey = KEY,
+    in_place: bool = True,
 ) -> torch.Tensor:
-    """Deserialize into a tensor of ``like``'s shape and dtype, full of NaN."""
-    config = _where(payload, config)
+    """Deserialize into a tensor of ``like``'s shape and dtype, full of NaN.
+
+    ``in_place`` works where the payload is, else where the configuration says.
+    """
+    config = _where(payload, config) if in_place else config
     unwritten = float("nan") if like.is_floating_point() else 0
     restored = torch.full_like(like, unwritten, device=payload.device)
     TurboQuantDeserializer(config).deserialize(
         memory_obj(payload), memory_obj(restored), key
     )
     return restored
+
+
+def restored_alone(
+    tensor: torch.Tensor, config: TurboQuantSerdeConfig, key: ObjectKey = KEY
+) -> torch.Tensor:
+    """What the codec alone makes of a tensor, working where the configuration says."""
+    payload = encode(tensor, config, key=key, in_place=False)
+    return decode(payload, tensor, config, key, in_place=False)
 
 
 def _where(tensor: torch.Tensor, config: TurboQuantSerdeConfig):

@@ -23,7 +23,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerializer,
 )
 from lmcache.v1.distributed.serde.turboquant.config import TensorRule
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.kv_layout import geometry_of
 from tests.v1.distributed.serde.turboquant.closeness import assert_restored_alike
 from tests.v1.distributed.serde.turboquant.fuzz.subjects import Subject

@@ -101,7 +101,7 @@ def compile_relative(capability: int, dtype: str, preset: str, theta: float) -> 
     compile_pair(
         (gpu.encode_kernel, gpu.decode_kernel), plans[1], dtype, capability, {}
     )
-    sizes: dict[str, object] = {"HALF": 64, "COLUMNS": 64, "TOKENS": 256}
+    sizes: dict[str, object] = {"HALF": 64, "COLUMNS": 64, "BLOCKS": 8}
     sizes |= {"BLOCK_TOKENS": gpu_measure.BLOCK_TOKENS} | no_table
     launch: dict[str, object] = {"num_warps": gpu_measure.NUM_WARPS}
     compile_kernel(gpu_measure.measure_kernel, dtype, sizes, launch, capability)

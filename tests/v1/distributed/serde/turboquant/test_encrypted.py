@@ -28,10 +28,10 @@ from tests.v1.distributed.serde.turboquant.encryption import (
     encrypt,
 )
 from tests.v1.distributed.serde.turboquant.helpers import (
-    decode,
     encode,
     gaussian,
     object_key,
+    restored_alone,
 )
 from tests.v1.distributed.serde.turboquant.storage import (
     ADAPTERS,
@@ -49,7 +49,7 @@ def test_an_encrypted_payload_restores_what_a_plain_one_does(
 ) -> None:
     serializer, deserializer = codec_of(key_file, aes_bits=aes_bits)
     payload = encrypt(serializer)
-    plain = decode(encode(TENSOR, CONFIG), TENSOR, CONFIG)
+    plain = restored_alone(TENSOR, CONFIG)
     assert torch.equal(decrypt(deserializer, payload), plain)
     assert MAGIC not in bytes(payload.numpy())
     assert not torch.equal(encrypt(serializer), payload)
@@ -67,9 +67,8 @@ def test_sizes_are_whole_pages_and_little_more(
     plain = encode(tensor, CONFIG)
     assert payload.numel() % PAGE_BYTES == 0
     assert payload.numel() == plain.numel() + PAGE_BYTES
-    assert torch.equal(
-        decrypt(deserializer, payload, like=tensor), decode(plain, tensor, CONFIG)
-    )
+    restored = decrypt(deserializer, payload, like=tensor)
+    assert torch.equal(restored, restored_alone(tensor, CONFIG))
 
 
 def test_every_byte_between_payload_and_ciphertext_is_accounted_for() -> None:
@@ -100,7 +99,7 @@ def test_nothing_of_a_payload_stays_in_memory(key_file: Path) -> None:
 
 def test_workers_share_a_serde(key_file: Path) -> None:
     serializer, deserializer = codec_of(key_file)
-    expected = decode(encode(TENSOR, CONFIG), TENSOR, CONFIG)
+    expected = restored_alone(TENSOR, CONFIG)
 
     def round_trip(index: int) -> torch.Tensor:
         key = object_key(index)
@@ -145,7 +144,7 @@ def test_through_storage_manager_and_disk(
         restored = load(manager, keys, TENSOR)
     assert list(restored) == keys
     for key, tensor in objects.items():
-        plain = decode(encode(tensor, CONFIG, key=key), tensor, CONFIG, key)
+        plain = restored_alone(tensor, CONFIG, key)
         assert torch.equal(restored[key], plain)
     with manager_of(None) as manager:
         assert load(manager, keys, TENSOR) == {}

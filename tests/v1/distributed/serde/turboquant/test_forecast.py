@@ -15,8 +15,8 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     create_turboquant_serde,
 )
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.forecast import forecast
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
 from tests.v1.distributed.serde.turboquant.helpers import PRESET_NAMES
 
 

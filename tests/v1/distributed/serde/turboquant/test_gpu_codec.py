@@ -16,7 +16,7 @@ from tests.v1.distributed.serde.turboquant.gpu_helpers import DEVICE, needs_gpu
 # First Party
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig, reference
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 from tests.v1.distributed.serde.turboquant.closeness import (
     assert_payloads_alike,

@@ -22,13 +22,12 @@ import torch
 # First Party
 from lmcache.v1.distributed.serde.turboquant import TurboQuantCodec
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
-from lmcache.v1.distributed.serde.turboquant.header import (
+from lmcache.v1.distributed.serde.turboquant.header import Header, header_bytes
+from lmcache.v1.distributed.serde.turboquant.record import (
     DTYPE_CODES,
     KV_LAYOUT_CODES,
     PRESET_CODES,
-    Header,
     TensorRecord,
-    header_bytes,
 )
 from tests.v1.distributed.serde.turboquant.helpers import (
     PRESET_NAMES,

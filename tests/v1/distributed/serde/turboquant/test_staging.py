@@ -18,8 +18,8 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
 from lmcache.v1.distributed.serde.turboquant.accelerators import MemoryShortage
 from lmcache.v1.distributed.serde.turboquant.chunks import chunks_of
+from lmcache.v1.distributed.serde.turboquant.container import Container, container_of
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, PLAIN, Effort
-from lmcache.v1.distributed.serde.turboquant.frame import Container, container_of
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
 from lmcache.v1.distributed.serde.turboquant.stager import Stager
 from lmcache.v1.distributed.serde.turboquant.staging_decode import Decoding

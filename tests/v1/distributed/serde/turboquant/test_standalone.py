@@ -18,7 +18,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantCodec,
     TurboQuantSerdeConfig,
 )
-from lmcache.v1.distributed.serde.turboquant.header import DTYPE_CODES
+from lmcache.v1.distributed.serde.turboquant.record import DTYPE_CODES
 from tests.v1.distributed.serde.turboquant.closeness import assert_restored_alike
 from tests.v1.distributed.serde.turboquant.helpers import (
     LOW_BIT_PRESET_NAMES,

@@ -10,8 +10,11 @@ import triton.language as tl
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu_tiles
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 
+NO_TOKEN = tl.constexpr(-1.0)
+"""Distance of a token that does not exist."""
+
 _CHOSEN = tl.constexpr(-2.0)
-"""Distance of a token that was chosen; of one that does not exist: -1."""
+"""Distance of a token that was chosen."""
 
 
 def put_back(rows: torch.Tensor, part: SideTablePart) -> None:
@@ -79,20 +82,17 @@ def put_back_kernel(
 
 
 @triton.jit
-def choose(distances_ptr, positions_ptr, num_tokens, num_kept, TOKENS: tl.constexpr):
+def choose(distances, positions_ptr, num_kept):
     """Write the positions of the largest distances, ascending.
 
     Of equal distances the earlier one wins.
 
     Args:
-        distances_ptr: float32 ``[num_tokens]``, none below zero.
+        distances: float32 ``[tokens]``, none below zero but ``NO_TOKEN``.
         positions_ptr: int32 ``[num_kept]``.
-        num_tokens: Tokens.
         num_kept: Positions to write.
-        TOKENS: ``num_tokens`` rounded up to a power of two.
     """
-    token = tl.arange(0, TOKENS)
-    distances = tl.load(distances_ptr + token, token < num_tokens, other=-1.0)
+    token = tl.arange(0, distances.shape[0])
     for _place in range(num_kept):
         best = tl.argmax(distances, axis=0)
         distances = tl.where(token == best, _CHOSEN, distances)

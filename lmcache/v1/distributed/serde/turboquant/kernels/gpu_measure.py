@@ -18,6 +18,8 @@ from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 
 BLOCK_TOKENS = 32
 NUM_WARPS = 4
+NUM_STAGES = tl.constexpr(3)
+"""Blocks that are loaded ahead."""
 
 _MIN_SPREAD = tl.constexpr(calibration.MIN_SPREAD)
 _MIN_SQUARE = tl.constexpr(calibration.MIN_SQUARE)
@@ -35,12 +37,9 @@ def measure(
             pairs may be turned.
     """
     num_layers, num_tokens, num_heads, dim = rows.shape
-    shape = (num_layers, num_heads, num_tokens)
-    distances = torch.empty(shape, dtype=torch.float32, device=rows.device)
     measure_kernel[(num_heads, num_layers)](
         rows,
         part.statistics,
-        distances,
         part.positions,
         part.rows,
         rotary,
@@ -52,7 +51,7 @@ def measure(
         part.positions.shape[2],
         HALF=dim // 2,
         COLUMNS=triton.next_power_of_2(dim // 2),
-        TOKENS=triton.next_power_of_2(num_tokens),
+        BLOCKS=triton.next_power_of_2(triton.cdiv(num_tokens, BLOCK_TOKENS)),
         BLOCK_TOKENS=BLOCK_TOKENS,
         num_warps=NUM_WARPS,
         enable_fp_fusion=False,
@@ -63,7 +62,6 @@ def measure(
 def measure_kernel(
     source_ptr,
     statistics_ptr,
-    distances_ptr,
     positions_ptr,
     kept_ptr,
     rotary_ptr,
@@ -75,7 +73,7 @@ def measure_kernel(
     num_kept,
     HALF: tl.constexpr,
     COLUMNS: tl.constexpr,
-    TOKENS: tl.constexpr,
+    BLOCKS: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
 ):
     """Measure the head of one program.
@@ -83,25 +81,24 @@ def measure_kernel(
     Args:
         source_ptr: Keys of the first layer.
         statistics_ptr: bfloat16 ``[layers, heads, 4 * HALF]``.
-        distances_ptr: float32 ``[layers, heads, tokens]``, memory to work in.
         positions_ptr: int32 ``[layers, heads, num_kept]``.
         kept_ptr: bfloat16 ``[layers, heads, num_kept, 2 * HALF]``.
         rotary_ptr: float32 rotary table, or None.
         layer_stride, token_stride, head_stride: Elements from one to the next.
         num_tokens, num_heads, num_kept: Sizes.
         HALF: Pairs of dimensions.
-        COLUMNS, TOKENS: ``HALF`` and ``num_tokens`` rounded up to powers of two.
+        COLUMNS: ``HALF`` rounded up to a power of two.
+        BLOCKS: Blocks of tokens, rounded up to a power of two.
         BLOCK_TOKENS: Tokens of a block.
     """
     head, layer = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     source_ptr += layer * layer_stride + head * head_stride
     index = layer * num_heads + head
-    distances_ptr += index * num_tokens
     zeros = tl.zeros((BLOCK_TOKENS, COLUMNS), tl.float32)
     sums = (zeros, zeros)
     turned_sums = (zeros, zeros)
     counts = tl.zeros((BLOCK_TOKENS,), tl.float32)
-    for start in range(0, num_tokens, BLOCK_TOKENS):
+    for start in tl.range(0, num_tokens, BLOCK_TOKENS, num_stages=NUM_STAGES):
         first, second, is_finite = _load_pairs(
             source_ptr, token_stride, start, num_tokens, BLOCK_TOKENS, HALF, COLUMNS
         )
@@ -121,7 +118,9 @@ def measure_kernel(
     shifts = (zeros, zeros)
     squares = (zeros, zeros)
     weights = tl.zeros((BLOCK_TOKENS,), tl.float32)
-    for start in range(0, num_tokens, BLOCK_TOKENS):
+    block = tl.arange(0, BLOCKS)[:, None]
+    distances = tl.full((BLOCKS, BLOCK_TOKENS), gpu_kept.NO_TOKEN, tl.float32)
+    for start in tl.range(0, num_tokens, BLOCK_TOKENS, num_stages=NUM_STAGES):
         first, second, is_finite = _load_pairs(
             source_ptr, token_stride, start, num_tokens, BLOCK_TOKENS, HALF, COLUMNS
         )
@@ -132,9 +131,10 @@ def measure_kernel(
         first -= mean[0][None, :]
         second -= mean[1][None, :]
         length = tl.sum(_lengths((first, second)), axis=1)
-        token = start + tl.arange(0, BLOCK_TOKENS)
         distance = tl.where(energy > 0.0, length / energy, 0.0)
-        tl.store(distances_ptr + token, distance, token < num_tokens)
+        exists = start + tl.arange(0, BLOCK_TOKENS) < num_tokens
+        is_here = (block == start // BLOCK_TOKENS) & exists[None, :]
+        distances = tl.where(is_here, distance[None, :], distances)
         weight = tl.where(is_finite & (length >= _MIN_SQUARE), 1.0 / length, 0.0)
         weights += weight
         left, right = first * weight[:, None], second * weight[:, None]
@@ -152,8 +152,8 @@ def measure_kernel(
         HALF,
     )
     places = positions_ptr + index * num_kept, kept_ptr + index * num_kept * (2 * HALF)
-    tl.debug_barrier()
-    gpu_kept.choose(distances_ptr, places[0], num_tokens, num_kept, TOKENS)
+    distances = tl.reshape(distances, (BLOCKS * BLOCK_TOKENS,))
+    gpu_kept.choose(distances, places[0], num_kept)
     tl.debug_barrier()
     gpu_kept.keep(source_ptr, token_stride, places, num_kept, 2 * HALF, 2 * COLUMNS)
 

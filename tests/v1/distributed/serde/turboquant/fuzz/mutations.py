@@ -12,14 +12,13 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
-from lmcache.v1.distributed.serde.turboquant.header import (
+from lmcache.v1.distributed.serde.turboquant.header import Header, header_bytes
+from lmcache.v1.distributed.serde.turboquant.record import (
     DTYPE_CODES,
     KV_LAYOUT_CODES,
     MAX_DIMENSIONS,
     PRESET_CODES,
-    Header,
     TensorRecord,
-    header_bytes,
 )
 from tests.v1.distributed.serde.turboquant.fuzz.subjects import Subject
 

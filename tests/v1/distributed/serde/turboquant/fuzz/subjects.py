@@ -19,7 +19,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.frame import container_of
+from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.memory_management import MemoryObj
 from tests.v1.distributed.serde.turboquant.helpers import (
     KV_DTYPES,
