@@ -10,6 +10,7 @@ import csv
 
 # First Party
 from benchmarks.turboquant.quality.plot import draw
+from benchmarks.turboquant.quality.recorded import Recorded
 from benchmarks.turboquant.quality.report import tables
 from benchmarks.turboquant.quality.run import Results
 from benchmarks.turboquant.quality.summary import Summary, summaries
@@ -37,7 +38,7 @@ def write(
         upstream: How LMCache 0.5.6's encoder did on the sample.
         folder: Where they go.
         stem: What their names begin with.
-        origin: Where the figures come from.
+        origin: Where the figures come from: model, plan, time, commit and others.
 
     Returns:
         The report.
@@ -52,7 +53,7 @@ def write(
     _write_csv(folder / f"{stem}-windows.csv", _window_rows(results), run)
     _write_csv(folder / f"{stem}-layers.csv", _layer_rows(rows), run)
     _write_csv(folder / f"{stem}-retrieval.csv", map(asdict, results.retrieved), run)
-    draw(rows, folder / f"{stem}.svg")
+    draw(Recorded(stem, folder), folder / f"{stem}.svg")
     provenance = ", ".join(f"{key} {value}" for key, value in origin.items())
     text = "\n\n".join(
         [

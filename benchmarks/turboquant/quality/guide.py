@@ -20,6 +20,7 @@ from benchmarks.turboquant.quality import intervals
 from benchmarks.turboquant.quality.conditions import PLAIN, representative
 from benchmarks.turboquant.quality.markdown import table
 from benchmarks.turboquant.quality.options import RESULTS
+from benchmarks.turboquant.quality.plot import draw
 from benchmarks.turboquant.quality.recorded import Recorded, Row
 from benchmarks.turboquant.quality.schemes import EFFORTS, NO_SERDE
 from benchmarks.turboquant.quality.targets import TARGETS
@@ -194,7 +195,7 @@ def _divergences(
 ) -> list[str]:
     """Write a scheme's divergence under each condition."""
     return [
-        f"{run.row(row.name, condition).divergence:.4f}"
+        f"{run.row(row.name, condition).divergence.value:.4f}"
         for condition in conditions or run.conditions
     ]
 
@@ -215,7 +216,7 @@ def _with_block(text: str, block: str) -> str:
 
 
 def main() -> int:
-    """Write the documents.
+    """Draw the run's plot again and write the documents.
 
     Returns:
         Exit status.
@@ -223,6 +224,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stem", nargs="?", default="quality")
     run = Recorded(parser.parse_args().stem)
+    draw(run, run.plot)
     for path, text in documents(run).items():
         path.write_text(text, encoding="utf-8")
     return 0

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 # First Party
 from benchmarks.turboquant.quality.conditions import representative
-from benchmarks.turboquant.quality.schemes import FP8, NO_SERDE
-from benchmarks.turboquant.quality.summary import Summary
+from benchmarks.turboquant.quality.recorded import Recorded, Row
+from benchmarks.turboquant.quality.schemes import FP8, NO_SERDE, SKIPS
 
 _FAMILIES = {
     "turboquant, calibrated": ("o-", "tab:green"),
@@ -26,21 +26,21 @@ _FAMILIES = {
 }
 
 
-def draw(summaries: list[Summary], path: Path) -> None:
+def draw(run: Recorded, path: Path) -> None:
     """Draw a panel of plain keys and one of each kind of bias.
 
     Args:
-        summaries: A run's summaries.
+        run: What to draw.
         path: File to write; its suffix chooses the format.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    conditions = representative(x.condition for x in summaries)
+    conditions = representative(run.conditions)
     figure = Figure(figsize=(5.5 * len(conditions), 5), layout="constrained")
     panels = figure.subplots(1, len(conditions), sharey=True, squeeze=False)[0]
     for panel, condition in zip(panels, conditions, strict=True):
-        _panel(panel, condition, [x for x in summaries if x.condition == condition])
+        _panel(panel, condition, run.rows(condition))
     panels[0].set_ylabel("KL to the exact cache, nats")
     panels[0].legend()
     # Text stays text, and the same figures give the same file.
@@ -48,15 +48,11 @@ def draw(summaries: list[Summary], path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def _panel(panel: Axes, condition: str, summaries: list[Summary]) -> None:
+def _panel(panel: Axes, condition: str, rows: list[Row]) -> None:
     """Draw one condition, a line for each family of schemes."""
     for family, (style, colour) in _FAMILIES.items():
         points = sorted(
-            (
-                (each.bits, each.divergence)
-                for each in summaries
-                if _family(each) == family
-            ),
+            ((each.bits, each.divergence) for each in rows if _family(each) == family),
             key=lambda point: (point[0], point[1].value),
         )
         if not points:
@@ -70,10 +66,10 @@ def _panel(panel: Axes, condition: str, summaries: list[Summary]) -> None:
         panel.errorbar(
             bits, values, bounds, fmt=style, color=colour, label=family, capsize=2
         )
-    for each in summaries:
-        if _family(each) in _FAMILIES and each.scheme.preset:
+    for each in rows:
+        if _family(each) in _FAMILIES and each.preset:
             panel.annotate(
-                each.scheme.preset.removeprefix("turboquant_"),
+                each.preset.removeprefix("turboquant_"),
                 (each.bits, each.divergence.value),
                 xytext=(4, 4),
                 textcoords="offset points",
@@ -83,15 +79,14 @@ def _panel(panel: Axes, condition: str, summaries: list[Summary]) -> None:
     panel.grid(visible=True, which="both", alpha=0.25)
 
 
-def _family(summary: Summary) -> str:
+def _family(row: Row) -> str:
     """Name the line that a scheme belongs to; empty for none."""
-    scheme = summary.scheme
-    if scheme.name in (NO_SERDE, FP8):
-        return scheme.name
-    if not scheme.preset:
+    if row.name in (NO_SERDE, FP8):
+        return row.name
+    if not row.preset:
         return "tqai"
-    if scheme.is_calibrated:
-        return "" if scheme.skip_layers else "turboquant, calibrated"
-    if scheme.skip_layers:
-        return "turboquant, outer layers raw"
-    return f"turboquant, {scheme.effort}" if scheme.effort else "turboquant"
+    if row.setting.startswith(SKIPS):
+        return "" if row.is_calibrated else "turboquant, outer layers raw"
+    if row.is_calibrated:
+        return "turboquant, calibrated"
+    return f"turboquant, {row.setting}" if row.setting else "turboquant"

@@ -7,8 +7,9 @@ from pathlib import Path
 import csv
 
 # First Party
+from benchmarks.turboquant.quality.intervals import Estimate
 from benchmarks.turboquant.quality.options import RESULTS
-from benchmarks.turboquant.quality.schemes import EFFORTS
+from benchmarks.turboquant.quality.schemes import CALIBRATED_SUFFIX, EFFORTS
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Row:
 
     Attributes:
         name: The scheme with its settings.
+        condition: Name of the condition.
         windows: How many windows there were.
         bits: Stored bits an element.
         ratio: Raw bytes over stored bytes.
@@ -25,11 +27,12 @@ class Row:
     """
 
     name: str
+    condition: str
     windows: int
     bits: float
     ratio: float
     agreement: float
-    divergence: float
+    divergence: Estimate
 
     @property
     def scheme(self) -> str:
@@ -45,6 +48,11 @@ class Row:
     def preset(self) -> str:
         """The turboquant preset; empty for others."""
         return self.scheme if self.scheme.startswith("turboquant_") else ""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the preset adapts to each chunk."""
+        return self.scheme.endswith(CALIBRATED_SUFFIX)
 
     @property
     def is_default(self) -> bool:
@@ -70,22 +78,13 @@ class Recorded:
         self.model = summaries[0]["model"]
         self.plan = summaries[0]["plan"]
         self.conditions = list(dict.fromkeys(row["condition"] for row in summaries))
-        self._rows = {
-            (row["scheme"], row["condition"]): Row(
-                name=row["scheme"],
-                windows=int(row["windows"]),
-                bits=float(row["bits"]),
-                ratio=float(row["ratio"]),
-                agreement=float(row["agreement"]),
-                divergence=float(row["divergence"]),
-            )
-            for row in summaries
-        }
+        rows = map(_row, summaries)
+        self._rows = {(row.name, row.condition): row for row in rows}
         self._windows = _read(folder / f"{stem}-windows.csv")
 
     def rows(self, condition: str) -> list[Row]:
         """Return every scheme under a condition, in the order of the run."""
-        return [row for (_, each), row in self._rows.items() if each == condition]
+        return [row for row in self._rows.values() if row.condition == condition]
 
     def row(self, name: str, condition: str) -> Row:
         """Return one scheme, named with its settings, under a condition.
@@ -114,6 +113,20 @@ class Recorded:
         if not found:
             raise ValueError(f"expected {scheme!r} under {condition!r} in the run")
         return found
+
+
+def _row(cells: dict[str, str]) -> Row:
+    """Read a row of the summaries."""
+    bounds = ("divergence", "divergence_low", "divergence_high")
+    return Row(
+        name=cells["scheme"],
+        condition=cells["condition"],
+        windows=int(cells["windows"]),
+        bits=float(cells["bits"]),
+        ratio=float(cells["ratio"]),
+        agreement=float(cells["agreement"]),
+        divergence=Estimate(*(float(cells[name]) for name in bounds)),
+    )
 
 
 def _read(path: Path) -> list[dict[str, str]]:

@@ -29,6 +29,8 @@ EFFORTS = ("fast", "balanced", "best")
 TQAI_BITS = (4, 3, 2)
 NO_SERDE = "no serde"
 FP8 = "LMCache fp8"
+SKIPS = "skips"
+"""What follows the name of a preset that keeps outer layers raw."""
 
 MISSING = (
     {}
@@ -156,7 +158,7 @@ def turboquant(
         settings["effort"] = effort
         name += f", {effort}"
     if skip_layers:
-        name += f", skips {skip_layers}+{skip_layers}"
+        name += f", {SKIPS} {skip_layers}+{skip_layers}"
     config = TurboQuantSerdeConfig.from_kwargs(settings)
     return Scheme(
         name=name,

@@ -151,7 +151,7 @@ def test_every_question_is_asked_of_every_scheme(results: Results) -> None:
 
 
 def test_files_hold_the_run(results: Results, tmp_path: Path) -> None:
-    origin = {"time": "2026-01-01", "commit": "abc"}
+    origin = {"model": "m", "plan": "p", "time": "2026-01-01", "commit": "abc"}
     text = files.write(results, [], tmp_path, "quality", origin)
     assert (tmp_path / "quality.md").read_text().strip() == text.strip()
     assert all(f"| {scheme.name} " in text for scheme in results.schemes)
