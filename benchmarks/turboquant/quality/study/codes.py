@@ -67,7 +67,6 @@ def searched(code: Code, gains: tuple[float, ...]) -> Code:
     return search
 
 
-@lru_cache(maxsize=16)
 def trellis(bits: int, states: int) -> Code:
     """Return a trellis code (Marcellin and Fischer, 1990) with levels fitted to it.
 
@@ -81,19 +80,34 @@ def trellis(bits: int, states: int) -> Code:
         states: Of the trellis, one of ``CHECKS``.
 
     Returns:
-        The code, whose levels are the fixed point of Lloyd's rule on Gaussian rows.
+        The code.
+    """
+    levels = trellis_levels(bits, states)
+    return lambda rows: levels[best_paths(rows, levels, states)]
+
+
+@lru_cache(maxsize=16)
+def trellis_levels(bits: int, states: int) -> torch.Tensor:
+    """Return the fixed point of Lloyd's rule on Gaussian rows.
+
+    Args:
+        bits: Bits a coordinate.
+        states: Of the trellis.
+
+    Returns:
+        Ascending levels, ``[2 ** (bits + 1)]``; level ``i`` is in subset ``i % 4``.
     """
     count = 2 ** (bits + 1)
     rows = _gaussian_rows(bits)
     quantiles = (torch.arange(count) + 0.5) / count
     levels = 1.3 * torch.special.ndtri(quantiles)
     for _ in range(_TRAINING_ROUNDS):
-        chosen = _best_paths(rows, levels, states).flatten()
+        chosen = best_paths(rows, levels, states).flatten()
         sums = torch.zeros(count).index_add_(0, chosen, rows.flatten())
         counts = torch.bincount(chosen, minlength=count)
         levels = torch.where(counts > 0, sums / counts.clamp(min=1), levels)
         levels = (levels - levels.flip(0)) / 2
-    return lambda rows: levels[_best_paths(rows, levels, states)]
+    return levels
 
 
 def distortion(code: Code) -> float:
@@ -105,20 +119,29 @@ def distortion(code: Code) -> float:
     return float(1 - _cosines(rows, code(rows)).square().mean())
 
 
+def best_paths(rows: torch.Tensor, levels: torch.Tensor, states: int) -> torch.Tensor:
+    """Choose the levels of least squared error that a path allows.
+
+    Args:
+        rows: Coordinates ``[rows, dim]``.
+        levels: As of :func:`trellis_levels`.
+        states: Of the trellis.
+
+    Returns:
+        Indices of levels, int64 ``[rows, dim]``.
+    """
+    batch = max(_BATCH_STEPS // (2 * states * rows.shape[1]), 1)
+    return torch.cat([_viterbi(part, levels, states) for part in rows.split(batch)])
+
+
 def _gaussian_rows(seed: int) -> torch.Tensor:
     """Draw rows of N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(_GAUSSIAN_ROWS, _GAUSSIAN_DIM, generator=generator)
 
 
-def _best_paths(rows: torch.Tensor, levels: torch.Tensor, states: int) -> torch.Tensor:
-    """Return the levels of least squared error, int64 ``[rows, dim]``, by Viterbi."""
-    batch = max(_BATCH_STEPS // (2 * states * rows.shape[1]), 1)
-    return torch.cat([_viterbi(part, levels, states) for part in rows.split(batch)])
-
-
 def _viterbi(rows: torch.Tensor, levels: torch.Tensor, states: int) -> torch.Tensor:
-    """Do the work of :func:`_best_paths` for one batch.
+    """Do the work of :func:`best_paths` for one batch.
 
     A window is a path bit above the state, which is the bits before it; the next state
     is the upper part of the window.
@@ -126,7 +149,7 @@ def _viterbi(rows: torch.Tensor, levels: torch.Tensor, states: int) -> torch.Ten
     first, second = CHECKS[states]
     windows = torch.arange(2 * states)
     subsets = 2 * _parity(windows & first) + _parity(windows & second)
-    # Level i belongs to subset i % 4; [rows, dim, levels of a subset, subsets].
+    # [rows, dim, levels of a subset, subsets].
     errors = (rows[..., None] - levels).square().unflatten(-1, (-1, 4))
     errors, members = errors.min(dim=-2)
     costs = torch.full((len(rows), states), torch.inf)

@@ -11,7 +11,7 @@ from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
 
 def in_chunks(side: torch.Tensor, dim: int) -> torch.Tensor:
-    """``[layers, tokens, heads * dim]`` to ``[layers * chunks, tokens, heads, dim]``."""
+    """``[windows, tokens, hidden]`` to ``[all chunks, tokens, heads, dim]``."""
     return side.unflatten(-1, (-1, dim)).unflatten(1, (-1, CHUNK_TOKENS)).flatten(0, 1)
 
 
