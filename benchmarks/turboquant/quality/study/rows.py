@@ -3,12 +3,14 @@
 
 # Standard
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean
 
 # Third Party
 import torch
 
 # First Party
+from benchmarks.turboquant.quality.conditions import biased
 from benchmarks.turboquant.quality.study import spreads
 from benchmarks.turboquant.quality.study.allocation import allocate, costs, mixed
 from benchmarks.turboquant.quality.study.codes import (
@@ -18,15 +20,14 @@ from benchmarks.turboquant.quality.study.codes import (
     searched,
     trellis,
 )
-from benchmarks.turboquant.quality.study.simulation import restored
+from benchmarks.turboquant.quality.study.simulation import (
+    float8,
+    plain_preset,
+    restored,
+)
 from benchmarks.turboquant.quality.study.windows import Window
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
-from lmcache.v1.distributed.serde.turboquant.reference import (
-    FP8_DTYPE,
-    decode_field,
-    encode_field,
-)
-from lmcache.v1.distributed.serde.turboquant.slot import Field, KeyField, ValueField
+from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
 BITS = (4, 3, 2)
 COST_BITS = 2
@@ -43,9 +44,19 @@ CODES: dict[str, Callable[[int], Code]] = {
     ),
 }
 
+RIVALS: tuple[tuple[str, str, Callable[[torch.Tensor, int], torch.Tensor]], ...] = (
+    ("fp8", "8", float8),
+    ("`turboquant_4bit_nc`", "4", partial(plain_preset, 4)),
+    ("`turboquant_3bit_nc`", "3", partial(plain_preset, 3)),
+)
 
-def errors_by_states() -> Iterator[list[str]]:
-    """Yield bits, Lloyd-Max's error, and its share that other codes and 4**-b leave."""
+STRENGTHS = (20,)
+NUM_BIASED = 2
+"""Of the key biases, and windows that are measured under them."""
+
+
+def errors(*_: object) -> Iterator[list[str]]:
+    """Yield bits, Lloyd-Max's error on Gaussian rows, and the shares others leave."""
     for bits in BITS:
         plain = distortion(lloyd_max(bits))
         codes = [CODES["Lloyd-Max, searched"](bits)]
@@ -53,19 +64,6 @@ def errors_by_states() -> Iterator[list[str]]:
         codes += [CODES["trellis, searched"](bits)]
         shares = [*map(distortion, codes), 4.0**-bits]
         yield [f"{bits}", f"{plain:.5f}", *(f"{x / plain:.2f}" for x in shares)]
-
-
-def rivals(windows: Sequence[Window]) -> Iterator[list[str]]:
-    """Yield the divergences of fp8 and of the plain presets."""
-    found = [x.divergences([x.cache.kv.to(FP8_DTYPE).float()])[0] for x in windows]
-    yield ["fp8", *_numbers(found)]
-    for bits in (4, 3):
-        fields = [
-            kind(bits=bits, dim=windows[0].cache.head_dim)
-            for kind in (KeyField, ValueField)
-        ]
-        found = [x.divergences([_plain(x, fields)])[0] for x in windows]
-        yield [f"`turboquant_{bits}bit_nc`", *_numbers(found)]
 
 
 def codes(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
@@ -78,8 +76,14 @@ def codes(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
         field: A calibrated field.
 
     Yields:
-        Cells of a row.
+        Cells of a row; first those of what the presets are compared with.
     """
+    for name, width, restore in RIVALS:
+        whole = [
+            window.divergences([restore(window.cache.kv, field.dim)])[0]
+            for window in windows
+        ]
+        yield [width, name, "", "", *_numbers(whole), "", ""]
     coarse = lloyd_max(COST_BITS)
     prices = [costs(x, restored(x.cache.kv, field, coarse)) for x in windows]
     for name, make in CODES.items():
@@ -91,7 +95,7 @@ def codes(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
         ]
         for bits in BITS:
             near = [errors[bits + change] for change in (-1, 0, 1)]
-            found = []
+            quadruples = []
             for index, window in enumerate(windows):
                 others = [x for at, x in enumerate(prices) if at != index]
                 allocated = allocate(torch.stack(others).mean(dim=0), bits, near)
@@ -102,10 +106,36 @@ def codes(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
                     both,
                     mixed(caches[index], allocated),
                 ]
-                found.append(window.divergences(tried))
-            keys, values, plain, moved = zip(*found, strict=True)
+                quadruples.append(window.divergences(tried))
+            keys, values, plain, moved = zip(*quadruples, strict=True)
             sides = [f"{fmean(side):.5f}" for side in (keys, values)]
             yield [f"{bits}", name, *sides, *_numbers(plain), *_numbers(moved)]
+
+
+def biases(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
+    """Yield divergences of each code where the keys that are stored have a bias.
+
+    Args:
+        windows: What the model reads; the first sets the size of the biases.
+        field: A calibrated field.
+
+    Yields:
+        Cells of a row.
+    """
+    keys = windows[0].cache.kv[0]
+    for name, make in CODES.items():
+        for bits in BITS:
+            cells = []
+            for condition in biased(STRENGTHS):
+                found = []
+                for window in windows[:NUM_BIASED]:
+                    bias = torch.zeros_like(window.cache.kv[:, :, :1])
+                    bias[0] = condition.bias(keys, field.dim)
+                    stored = (window.cache.kv + bias).half().float()
+                    cache = restored(stored, field, make(bits)) - bias
+                    found += window.divergences([cache])
+                cells += _numbers(found)
+            yield [f"{bits}", name, *cells]
 
 
 def heads(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
@@ -128,17 +158,6 @@ def heads(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
             numbers += spreads.error_shares(chunks, errors)
             numbers += spreads.prediction_shares(chunks)
         yield [f"{layer}", *(f"{number:.2f}" for number in numbers)]
-
-
-def _plain(window: Window, fields: Sequence[Field]) -> torch.Tensor:
-    """Send a cache through fields that are not calibrated."""
-    sides = []
-    for side, field in zip(window.cache.kv, fields, strict=True):
-        layers = side.unflatten(-1, (-1, field.dim))
-        coded = [encode_field(rows, field, at) for at, rows in enumerate(layers)]
-        rows = [decode_field(stored, field, at) for at, stored in enumerate(coded)]
-        sides.append(torch.stack(rows).flatten(-2))
-    return torch.stack(sides)
 
 
 def _numbers(found: Sequence[float]) -> list[str]:

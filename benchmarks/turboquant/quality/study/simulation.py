@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calibrated codec with any code in place of its own, without the bytes.
+"""The calibrated codec with any code in place of its own, and its rivals, by numbers.
 
 Everything but the code is the specification's: statistics, kept keys, the rule for the
 flag, the rotation, and norms as they are stored.
@@ -12,12 +12,17 @@ import torch
 from benchmarks.turboquant.quality.study.codes import Code
 from comparison import CHUNK_TOKENS
 from lmcache.v1.distributed.serde.turboquant import calibration
+from lmcache.v1.distributed.serde.turboquant.reference import (
+    FP8_DTYPE,
+    decode_field,
+    encode_field,
+)
 from lmcache.v1.distributed.serde.turboquant.rotation import (
     rotate,
     row_norms,
     unrotate,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import KeyField
+from lmcache.v1.distributed.serde.turboquant.slot import KeyField, ValueField
 
 TOKENS_PER_KEPT_KEY = 128
 
@@ -43,6 +48,32 @@ def restored(kv: torch.Tensor, field: KeyField, code: Code) -> torch.Tensor:
         values = _restored(values, norms, layer, code, is_averaged=True)
         sides.append(torch.stack([keys, values]))
     return torch.stack(sides, dim=1).flatten(-2)
+
+
+def plain_preset(bits: int, kv: torch.Tensor, dim: int) -> torch.Tensor:
+    """Store a cache as the plain preset of these bits does, and restore it.
+
+    Args:
+        bits: Of keys and of values.
+        kv: float32 ``[2, layers, tokens, heads * dim]``.
+        dim: Width of a head.
+
+    Returns:
+        What comes back, of the same shape.
+    """
+    sides = []
+    for side, kind in zip(kv, (KeyField, ValueField), strict=True):
+        field = kind(bits=bits, dim=dim)
+        layers = side.unflatten(-1, (-1, dim))
+        coded = [encode_field(rows, field, at) for at, rows in enumerate(layers)]
+        rows = [decode_field(stored, field, at) for at, stored in enumerate(coded)]
+        sides.append(torch.stack(rows).flatten(-2))
+    return torch.stack(sides)
+
+
+def float8(kv: torch.Tensor, dim: int) -> torch.Tensor:
+    """Round a cache to float8, whatever the width of a head."""
+    return kv.to(FP8_DTYPE).float()
 
 
 def _restored_keys(
