@@ -41,6 +41,7 @@ TABLES = {
     "errors": ("bits", "Lloyd-Max", "searched", "trellis of 4", "of 8", "of 64")
     + ("of 256", "of 8, searched", "4^-b"),
     "codes": ("bits", "code", "K", "V", "both", "by text", "allocated", "by text"),
+    "layers": ("layer", "K", "by text", "V", "by text"),
     "biases": ("bits", "code", "spread", "by text", "in 4 channels", "by text"),
     "heads": ("layer", *HEAD, *HEAD),
 }

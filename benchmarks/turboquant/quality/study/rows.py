@@ -84,32 +84,40 @@ def codes(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
             for window in windows
         ]
         yield [width, name, "", "", *_numbers(whole), "", ""]
-    coarse = lloyd_max(COST_BITS)
-    prices = [costs(x, restored(x.cache.kv, field, coarse)) for x in windows]
+    prices = _prices(windows, field)
     for name, make in CODES.items():
         widths = range(min(BITS) - 1, max(BITS) + 2)
-        errors = {bits: distortion(make(bits)) for bits in widths}
+        left = {bits: distortion(make(bits)) for bits in widths}
         caches = [
             {bits: restored(x.cache.kv, field, make(bits)) for bits in widths}
             for x in windows
         ]
         for bits in BITS:
-            near = [errors[bits + change] for change in (-1, 0, 1)]
-            quadruples = []
-            for index, window in enumerate(windows):
-                others = [x for at, x in enumerate(prices) if at != index]
-                allocated = allocate(torch.stack(others).mean(dim=0), bits, near)
-                both, exact = caches[index][bits], window.cache.kv
-                tried = [
-                    torch.stack([both[0], exact[1]]),
-                    torch.stack([exact[0], both[1]]),
-                    both,
-                    mixed(caches[index], allocated),
-                ]
-                quadruples.append(window.divergences(tried))
-            keys, values, plain, moved = zip(*quadruples, strict=True)
+            near = [left[bits + change] for change in (-1, 0, 1)]
+            found = []
+            for at, window in enumerate(windows):
+                others = torch.cat([prices[:at], prices[at + 1 :]])
+                allocated = allocate(others.mean(dim=0), bits, near)
+                moved = mixed(caches[at], allocated)
+                found.append(_halves_and_whole(window, caches[at][bits], moved))
+            keys, values, both, better = zip(*found, strict=True)
             sides = [f"{fmean(side):.5f}" for side in (keys, values)]
-            yield [f"{bits}", name, *sides, *_numbers(plain), *_numbers(moved)]
+            yield [f"{bits}", name, *sides, *_numbers(both), *_numbers(better)]
+
+
+def layers(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
+    """Yield by layer what errors of two bits cost there alone: of keys, of values.
+
+    Args:
+        windows: What the model reads.
+        field: A calibrated field.
+
+    Yields:
+        Cells of a row.
+    """
+    keys, values = _prices(windows, field).permute(1, 2, 0).tolist()
+    for layer, found in enumerate(zip(keys, values, strict=True)):
+        yield [f"{layer}", *_numbers(found[0]), *_numbers(found[1])]
 
 
 def biases(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
@@ -158,6 +166,21 @@ def heads(windows: Sequence[Window], field: KeyField) -> Iterator[list[str]]:
             numbers += spreads.error_shares(chunks, errors)
             numbers += spreads.prediction_shares(chunks)
         yield [f"{layer}", *(f"{number:.2f}" for number in numbers)]
+
+
+def _prices(windows: Sequence[Window], field: KeyField) -> torch.Tensor:
+    """Return costs of layers and sides, ``[windows, 2, layers]``."""
+    coarse = lloyd_max(COST_BITS)
+    return torch.stack([costs(x, restored(x.cache.kv, field, coarse)) for x in windows])
+
+
+def _halves_and_whole(
+    window: Window, kv: torch.Tensor, allocated: torch.Tensor
+) -> list[float]:
+    """Return divergences of keys alone, values alone, both, and both allocated."""
+    keys = torch.stack([kv[0], window.cache.kv[1]])
+    values = torch.stack([window.cache.kv[0], kv[1]])
+    return window.divergences([keys, values, kv, allocated])
 
 
 def _numbers(found: Sequence[float]) -> list[str]:
