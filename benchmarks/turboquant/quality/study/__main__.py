@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codes that are not in the format: ``python -m benchmarks.turboquant.quality.study``.
 
-A simulation in floating point on SmolLM2 with plain keys; about a quarter of an hour
-on one core. Needs what ``make quality`` installs, and its PYTHONPATH. Tables go to
-``results/study-*.md``.
+A simulation in floating point on SmolLM2; about 20 minutes on one core. ``make study``
+puts on PYTHONPATH what it needs. Tables go to ``results/study-*.md``.
 """
 
 # Standard
