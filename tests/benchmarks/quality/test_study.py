@@ -2,7 +2,7 @@
 """The study's codes, simulation, allocation and bounds, each against a known result."""
 
 # Standard
-from itertools import product
+from itertools import islice, product
 from math import log2
 
 # Third Party
@@ -11,7 +11,7 @@ import torch
 
 # First Party
 from benchmarks.turboquant.quality.schemes import turboquant
-from benchmarks.turboquant.quality.study import codes, spreads
+from benchmarks.turboquant.quality.study import codes, rows, spreads
 from benchmarks.turboquant.quality.study.allocation import allocate, costs, mixed
 from benchmarks.turboquant.quality.study.simulation import restored
 from benchmarks.turboquant.quality.study.windows import Window
@@ -97,6 +97,28 @@ def test_costs_are_those_of_one_layer_and_side(
     assert found.argmax() == kv.shape[1] + 2
     assert found.flatten().sort().values[-2] < 0.01 * found.max()
     assert found[1, 2] == pytest.approx(window.divergences([kv])[0], rel=1e-3)
+
+
+def test_rows_show_that_bits_pay_and_that_a_bias_is_taken_off(
+    model: LanguageModel, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "CODES", {"Lloyd-Max": codes.lloyd_max})
+    read = islice(passages(model, texts, 256, 16), 2)
+    windows = [Window.read(model, *each) for each in read]
+    field = KeyField(bits=4, dim=windows[0].cache.head_dim, is_calibrated=True)
+    compared = [row for row in rows.codes(windows, field) if row[1] == "Lloyd-Max"]
+    assert [row[0] for row in compared] == ["4", "3", "2"]
+    for column in (2, 3, 4, 6):
+        found = [float(row[column]) for row in compared]
+        assert found == sorted(found) and found[0] < found[-1]
+    for cells in (*compared, *rows.biases(windows, field)):
+        for mean, single in zip(cells[-4::2], cells[-3::2], strict=True):
+            numbers = [float(number) for number in single.split()]
+            assert len(numbers) == len(windows)
+            assert float(mean) == pytest.approx(sum(numbers) / 2, abs=1e-5)
+    plain = [float(row[4]) for row in compared]
+    biased = [float(row[2]) for row in rows.biases(windows, field)]
+    assert biased == pytest.approx(plain, rel=0.5)
 
 
 def test_shares_of_known_channels_and_tokens() -> None:
