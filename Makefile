@@ -7,7 +7,7 @@ ARGS ?=
 L2 ?=
 PULL_REQUEST ?= build/pull-request
 
-.PHONY: demo test lint wheel pr dev bench bench-gpu bench-e2e quality fuzz validate golden clean
+.PHONY: demo test lint wheel pr dev bench bench-gpu bench-e2e quality study fuzz validate golden clean
 
 demo: ## A real model's KV through LMCache and L2=fs|fs_native|resp|s3|mock: ARGS="..."
 	tools/venv .venv/demo . -r requirements/demo.txt
@@ -71,6 +71,10 @@ quality: ## What a model loses to each preset and peer: ARGS="--quick --model ..
 	    lmcache-turbo-quant-serde==0.1.0 tqai==0.6.1
 	PYTHONPATH=patches:examples/serde/turboquant \
 	    .venv/quality/bin/python -m benchmarks.turboquant.quality $(ARGS)
+
+study: .venv/dev/ready ## Codes that are not in the format: ARGS="codes layers heads ..."
+	PYTHONPATH=patches:examples/serde/turboquant \
+	    .venv/dev/bin/python -m benchmarks.turboquant.quality.study $(ARGS)
 
 fuzz: .venv/dev/ready ## A million changed payloads: ARGS="--count ... --seed ..."
 	LMCACHE_LOG_LEVEL=ERROR .venv/dev/bin/python \
