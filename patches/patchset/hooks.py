@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 import atexit
@@ -71,7 +70,7 @@ _TOOLS = {
         project="mypy",
         files=r"\.pyi?$",
         command="mypy --config-file=pyproject.toml --python-version=3.12",
-        sees=("msgspec",),
+        sees=("msgspec", "requests-stubs", "yaml-stubs", "aiofiles-stubs"),
     ),
 }
 
@@ -124,11 +123,17 @@ def _environment(packages: tuple[str, ...]) -> Path:
     variables = {"base": str(folder), "platbase": str(folder)}
     target = Path(sysconfig.get_path("purelib", "venv", variables))
     for package in packages:
-        spec = find_spec(package)
-        if spec is None or spec.origin is None:
-            raise PatchError(f"{CONFIGURATION}: expected {package} to be installed")
-        (target / package).symlink_to(Path(spec.origin).parent)
+        (target / package).symlink_to(_installed(package))
     return folder
+
+
+def _installed(package: str) -> Path:
+    """Return the folder of an installed package, or of stubs, which none imports."""
+    for kind in ("purelib", "platlib"):
+        folder = Path(sysconfig.get_path(kind)) / package
+        if folder.is_dir():
+            return folder
+    raise PatchError(f"{CONFIGURATION}: expected {package} to be installed")
 
 
 def _check(hook: Hook, command: Sequence[str], files: Sequence[str]) -> Check:
