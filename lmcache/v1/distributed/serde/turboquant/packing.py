@@ -52,9 +52,14 @@ def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
     return ((words >> shifts) & (2**bits - 1)).flatten(-2)
 
 
+def to_half(numbers: torch.Tensor) -> torch.Tensor:
+    """Round float32 to float16; finite numbers saturate, they do not overflow."""
+    return saturated(numbers, FP16_MAX).to(torch.float16)
+
+
 def half_bytes(numbers: torch.Tensor) -> torch.Tensor:
-    """Round ``[..., 1]`` float32 to float16, saturating; return ``[..., 2]`` bytes."""
-    return saturated(numbers, FP16_MAX).to(torch.float16).view(torch.uint8)
+    """Round ``[..., 1]`` float32 as :func:`to_half`; return ``[..., 2]`` bytes."""
+    return to_half(numbers).view(torch.uint8)
 
 
 def half_at(stored: torch.Tensor, offset: int) -> torch.Tensor:

@@ -30,7 +30,11 @@ import torch
 from lmcache.v1.distributed.serde.turboquant import reference, tables, values
 from lmcache.v1.distributed.serde.turboquant.effort import Effort
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
-from lmcache.v1.distributed.serde.turboquant.packing import FP16_MAX, saturated
+from lmcache.v1.distributed.serde.turboquant.packing import (
+    FP16_MAX,
+    saturated,
+    to_half,
+)
 from lmcache.v1.distributed.serde.turboquant.rotation import (
     rotate,
     row_norms,
@@ -210,8 +214,8 @@ def search_values(
         steps = (spans - margins - spans * (high / 2**field.bits)) / top_level
         tried = values.value_levels(rows, steps, lowest + margins, field)
         products = row_sums(tried * (rows - means))
-        scales = _to_half(torch.where(products > 0, energies / products, 0))
-        zeros = _to_half(means - scales.float() * (row_sums(tried) / dim))
+        scales = to_half(torch.where(products > 0, energies / products, 0))
+        zeros = to_half(means - scales.float() * (row_sums(tried) / dim))
         errors = _squared_error(rows, tried, scales, zeros)
         is_better = errors < least
         least = torch.where(is_better, errors, least)
@@ -243,8 +247,3 @@ def _squared_error(
     """Return the squared errors of what the decoder makes of values."""
     errors = rows - (levels * scales.float() + zeros.float())
     return row_sums(errors * errors)
-
-
-def _to_half(numbers: torch.Tensor) -> torch.Tensor:
-    """Round to float16; finite numbers saturate."""
-    return saturated(numbers, FP16_MAX).to(torch.float16)
