@@ -136,8 +136,8 @@ class TurboQuantSerdeConfig(TensorRule):
         staging_mib: Most MiB of accelerator memory, and of pinned host memory, that
             one worker stages host tensors with.
         effort: How hard the encoder looks for the numbers that it stores, one of
-            ``effort.EFFORTS``. Payloads can be read whatever it was. Keys with
-            statistics, and values of calibrated presets, are always ``fast``.
+            ``effort.EFFORTS``. Payloads can be read whatever it was. Presets that
+            need a frame are always ``fast``.
         cpu_threads: Threads of one operation on the CPU; 0: as many as there
             are cores, shared among the serde's workers.
 
@@ -205,13 +205,13 @@ class TurboQuantSerdeConfig(TensorRule):
         """Check that every preset that is named exists and can be stored.
 
         Raises:
-            ValueError: If one does not, or is calibrated and ``framed`` is false.
+            ValueError: If one does not, or needs a frame and ``framed`` is false.
         """
         for rule in (self, *self.groups):
-            if rule.preset_bits.is_calibrated and not self.framed:
+            if rule.preset_bits.needs_frame and not self.framed:
                 raise ValueError(
-                    f"TurboQuant preset {rule.preset!r} needs framed payloads, whose "
-                    "side table holds its statistics: set framed to true"
+                    f"TurboQuant preset {rule.preset!r} needs framed payloads: set "
+                    "framed to true"
                 )
 
     @cached_property

@@ -29,8 +29,8 @@ class Effort:
     def searches(self, field: Field) -> bool:
         """Return whether anything else is tried for vectors of a field.
 
-        Nothing is for float8 keys, for keys with statistics, and for values that are
-        quantised like keys.
+        Nothing is for float8 keys, for keys with statistics or of a trellis code, and
+        for values that are quantised like keys.
 
         Args:
             field: Byte layout of the field.
@@ -40,8 +40,8 @@ class Effort:
         """
         if isinstance(field, ValueField):
             return bool(self.value_trims)
-        has_plain_codes = not (field.is_fp8 or field.is_calibrated or field.is_averaged)
-        return has_plain_codes and bool(self.key_scales)
+        has_other_rule = field.is_calibrated or field.is_averaged or field.is_trellis
+        return not (field.is_fp8 or has_other_rule) and bool(self.key_scales)
 
     def searches_any(self, slot: SlotLayout) -> bool:
         """Return whether it searches one of the fields of a slot, or both."""

@@ -31,6 +31,12 @@ PRESET_CODES = {
     "turboquant_3bit_cc": 8,
     "turboquant_k3v2_cc": 9,
     "turboquant_2bit_cc": 10,
+    "turboquant_4bit_tc": 11,
+    "turboquant_3bit_tc": 12,
+    "turboquant_2bit_tc": 13,
+    "turboquant_4bit_t": 14,
+    "turboquant_3bit_t": 15,
+    "turboquant_2bit_t": 16,
 }
 """Opaque tensors have no preset."""
 

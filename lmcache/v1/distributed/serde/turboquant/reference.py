@@ -14,7 +14,12 @@ from collections.abc import Callable
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant import calibration, tables, values
+from lmcache.v1.distributed.serde.turboquant import (
+    calibration,
+    tables,
+    trellis,
+    values,
+)
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews
 from lmcache.v1.distributed.serde.turboquant.packing import (
     FP16_MAX,
@@ -146,7 +151,8 @@ def encode_field(
         norms = torch.where(is_better, relative_norms, norms)
         signs = torch.where(is_better, -signs, signs)
     directions = rotate(rows / torch.where(norms > 0, norms, 1), layer)
-    indices = key_indices(directions, field)
+    encode = trellis.encode if field.is_trellis else key_indices
+    indices = encode(directions, field)
     if field.is_averaged:
         norms = norms / _overlaps(directions, indices, field)
     return store_keys(indices, norms.copysign(signs), field)
@@ -173,8 +179,8 @@ def decode_field(
         return values.load_values(stored, field)
     if field.is_fp8:
         return stored.contiguous().view(FP8_DTYPE).float()
-    codebook = tables.centroids(field.dim, field.bits).to(stored.device)
-    directions = codebook[unpack(stored[..., : field.norm_offset], field.bits)]
+    indices = unpack(stored[..., : field.norm_offset], field.bits)
+    directions = _directions_of(indices, field)
     norms = half_at(stored, field.norm_offset)
     if statistics is None:
         return unrotate(directions / row_norms(directions) * norms, layer)
@@ -227,6 +233,13 @@ def _fields(
     return fields
 
 
+def _directions_of(indices: torch.Tensor, field: KeyField) -> torch.Tensor:
+    """Return the directions, of any length, that indices stand for."""
+    if field.is_trellis:
+        return trellis.decode(indices, field)
+    return tables.centroids(field.dim, field.bits).to(indices.device)[indices]
+
+
 def _overlaps(
     directions: torch.Tensor, indices: torch.Tensor, field: KeyField
 ) -> torch.Tensor:
@@ -235,7 +248,7 @@ def _overlaps(
     With the norm divided by it, the restored vector's projection on the original is
     the original: errors of many vectors average out, where shrinking would not.
     """
-    codes = tables.centroids(field.dim, field.bits).to(indices.device)[indices]
+    codes = _directions_of(indices, field)
     cosines = row_sums(directions * codes) / row_norms(codes)
     return torch.where(cosines > 0, cosines, 1)
 

@@ -7,7 +7,7 @@ of statistics that calibrated fields of one head share.
 """
 
 # Standard
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 FP16_BYTES = 2
@@ -27,19 +27,27 @@ class Preset:
         key_bits: 8 stores keys as float8 e4m3; fewer bits store rotated,
             normalised keys as indices of a Lloyd-Max codebook.
         value_bits: Bits a dimension of the values, which are quantised uniformly,
-            or like keys where the preset is calibrated.
+            or like keys where the preset is calibrated or a trellis code.
         is_calibrated: Whether keys are quantised relative to statistics of the
             object's tokens, which a frame's payload carries.
+        is_trellis: Whether indices are those of a trellis code rather than of a
+            Lloyd-Max codebook.
     """
 
     key_bits: int
     value_bits: int
     is_calibrated: bool = False
+    is_trellis: bool = False
 
     @property
     def key_is_fp8(self) -> bool:
         """Whether keys are float8 bytes rather than codebook indices."""
         return self.key_bits == FP8_KEY_BITS
+
+    @property
+    def needs_frame(self) -> bool:
+        """Whether LMCache 0.5.6, whose payloads are bare, has nothing like it."""
+        return self.is_calibrated or self.is_trellis
 
 
 PRESETS = {
@@ -62,7 +70,23 @@ CALIBRATED_PRESETS = {
 }
 """``cc``: chunk-calibrated; these need framed payloads."""
 
-ALL_PRESETS = PRESETS | CALIBRATED_PRESETS
+TRELLIS_PRESETS = {
+    "turboquant_4bit_tc": Preset(
+        key_bits=4, value_bits=4, is_calibrated=True, is_trellis=True
+    ),
+    "turboquant_3bit_tc": Preset(
+        key_bits=3, value_bits=3, is_calibrated=True, is_trellis=True
+    ),
+    "turboquant_2bit_tc": Preset(
+        key_bits=2, value_bits=2, is_calibrated=True, is_trellis=True
+    ),
+    "turboquant_4bit_t": Preset(key_bits=4, value_bits=4, is_trellis=True),
+    "turboquant_3bit_t": Preset(key_bits=3, value_bits=3, is_trellis=True),
+    "turboquant_2bit_t": Preset(key_bits=2, value_bits=2, is_trellis=True),
+}
+"""``t``: trellis-coded; ``tc``: chunk-calibrated too. These need framed payloads."""
+
+ALL_PRESETS = PRESETS | CALIBRATED_PRESETS | TRELLIS_PRESETS
 
 DEFAULT_PRESET = "turboquant_k8v4"
 
@@ -82,6 +106,8 @@ class KeyField:
         rope_theta: Base of the rotary embedding that the vectors carry; 0: none.
         is_averaged: Whether attention averages the vectors, so that a norm is stored
             that makes the restored vector unbiased rather than as long.
+        is_trellis: Whether indices are those of ``trellis`` rather than of a
+            Lloyd-Max codebook.
     """
 
     bits: int
@@ -89,6 +115,7 @@ class KeyField:
     is_calibrated: bool = False
     rope_theta: float = 0.0
     is_averaged: bool = False
+    is_trellis: bool = False
 
     @cached_property
     def is_fp8(self) -> bool:
@@ -187,15 +214,23 @@ class SlotLayout:
         Returns:
             The layout.
         """
-        bits = preset.key_bits
         key = KeyField(
-            bits=bits, dim=head_dim, is_calibrated=is_calibrated, rope_theta=rope_theta
+            bits=preset.key_bits,
+            dim=head_dim,
+            is_calibrated=is_calibrated,
+            rope_theta=rope_theta,
+            is_trellis=preset.is_trellis,
         )
         value: Field | None = None
         if value_dim and keys_only:
-            value = KeyField(bits=bits, dim=value_dim, is_calibrated=is_calibrated)
-        elif value_dim and preset.is_calibrated:
-            value = KeyField(bits=preset.value_bits, dim=value_dim, is_averaged=True)
+            value = replace(key, dim=value_dim, rope_theta=0.0)
+        elif value_dim and preset.needs_frame:
+            value = KeyField(
+                bits=preset.value_bits,
+                dim=value_dim,
+                is_averaged=True,
+                is_trellis=preset.is_trellis,
+            )
         elif value_dim:
             value = ValueField(bits=preset.value_bits, dim=value_dim)
         return cls(key=key, value=value)

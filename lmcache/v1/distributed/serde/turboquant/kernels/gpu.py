@@ -52,12 +52,13 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
 
     Returns:
         False where another backend has to do the work: off NVIDIA GPUs, on vectors
-        that are too wide or not equally spaced, and on rotary pairs that are not in
+        that are too wide or not equally spaced, on trellis codes, and on rotary pairs that are not in
         different chunks alike.
     """
     num_heads = slots.shape[2]
     return (
         gpu_device.runs_on(slots.device)
+        and not slot.key.is_trellis
         and all(_has_rows(view, slots) for view in views if view is not None)
         and not (slot.key.rope_theta and _num_chunks(slot.key.dim) % 2)
         and slots.shape[0] <= MAX_LAYERS
