@@ -26,7 +26,9 @@ from lmcache.v1.distributed.serde.turboquant import (
 )
 from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
-from lmcache.v1.distributed.serde.turboquant.slot import PRESETS
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    PRESETS,
+)
 
 SHAPE = (2, 32, 256, 1024)
 HEAD_DIM = 128

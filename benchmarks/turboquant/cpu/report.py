@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 # First Party
 from benchmarks.turboquant.cpu.codecs import MISSING, THREADS
-from lmcache.v1.distributed.serde.turboquant.slot import PRESETS
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    PRESETS,
+)
 
 
 class Row(NamedTuple):

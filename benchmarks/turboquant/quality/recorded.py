@@ -9,7 +9,7 @@ import csv
 # First Party
 from benchmarks.turboquant.quality.intervals import Estimate
 from benchmarks.turboquant.quality.options import RESULTS
-from benchmarks.turboquant.quality.schemes import CALIBRATED_SUFFIX, EFFORTS
+from benchmarks.turboquant.quality.schemes import CALIBRATED_SUFFIXES, EFFORTS
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Row:
     @property
     def is_calibrated(self) -> bool:
         """Whether the preset adapts to each chunk."""
-        return self.scheme.endswith(CALIBRATED_SUFFIX)
+        return self.scheme.endswith(CALIBRATED_SUFFIXES)
 
     @property
     def is_default(self) -> bool:

@@ -22,9 +22,9 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
     TurboQuantSerializer,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import ALL_PRESETS
+from lmcache.v1.distributed.serde.turboquant.presets import ALL_PRESETS, PRESETS
 
-CALIBRATED_SUFFIX = "_cc"
+CALIBRATED_SUFFIXES = ("_cc", "_tc")
 EFFORTS = ("fast", "balanced", "best")
 TQAI_BITS = (4, 3, 2)
 NO_SERDE = "no serde"
@@ -80,7 +80,7 @@ class Scheme:
     @property
     def is_calibrated(self) -> bool:
         """Whether the serde adapts to each chunk."""
-        return self.preset.endswith(CALIBRATED_SUFFIX)
+        return self.preset.endswith(CALIBRATED_SUFFIXES)
 
     def round_trip(self, chunk: torch.Tensor) -> Restored:
         """Store a chunk and restore it.
@@ -127,7 +127,7 @@ def turboquant(
     """Make a scheme of this package's serde, with frame and checksum.
 
     Args:
-        preset: One of ``slot.ALL_PRESETS``.
+        preset: One of ``presets.ALL_PRESETS``.
         head_dim: Width of the model's heads.
         effort: Setting of that name; empty leaves the default.
         skip_layers: Layers to keep raw at each end.
@@ -152,7 +152,7 @@ def turboquant(
         "cpu_threads": threads,
     }
     name = preset
-    if preset.endswith(CALIBRATED_SUFFIX):
+    if preset.endswith(CALIBRATED_SUFFIXES):
         settings["rope_theta"] = rope_theta
     if effort:
         settings["effort"] = effort
@@ -194,8 +194,7 @@ def all_schemes(
     fp8 = Scheme(FP8, Fp8QuantizationSerializer(), Fp8QuantizationDeserializer())
     ours = []
     for preset in ALL_PRESETS:
-        is_plain = not preset.endswith(CALIBRATED_SUFFIX)
-        efforts = EFFORTS if has_effort() and is_plain else ("",)
+        efforts = EFFORTS if has_effort() and preset in PRESETS else ("",)
         make = partial(
             turboquant,
             preset,

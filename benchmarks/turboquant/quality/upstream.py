@@ -17,12 +17,13 @@ import torch
 
 # First Party
 from benchmarks.turboquant.quality.schemes import (
-    CALIBRATED_SUFFIX,
     EFFORTS,
     has_effort,
 )
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
-from lmcache.v1.distributed.serde.turboquant.slot import PRESETS
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    PRESETS,
+)
 from quality import relative_error
 from tests.v1.distributed.serde.turboquant.interchange.cases import Case
 from tests.v1.distributed.serde.turboquant.interchange.exchange import (
@@ -99,7 +100,6 @@ def compare(
         _sample(preset, condition, kv, head_dim)
         for condition, kv in samples
         for preset in PRESETS
-        if not preset.endswith(CALIBRATED_SUFFIX)
     ]
     with TemporaryDirectory() as folder:
         exchanges = exchange_all(cases, pristine_folder(), Path(folder))

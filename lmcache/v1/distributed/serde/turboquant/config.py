@@ -9,6 +9,11 @@ import re
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.effort import DEFAULT_EFFORT, EFFORTS
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    ALL_PRESETS,
+    DEFAULT_PRESET,
+    Preset,
+)
 from lmcache.v1.distributed.serde.turboquant.settings import (
     did_you_mean,
     reject_unknown_keys,
@@ -17,9 +22,6 @@ from lmcache.v1.distributed.serde.turboquant.settings import (
     require_rope_theta,
 )
 from lmcache.v1.distributed.serde.turboquant.slot import (
-    ALL_PRESETS,
-    DEFAULT_PRESET,
-    Preset,
     SlotLayout,
 )
 
@@ -49,7 +51,7 @@ class TensorRule:
     """What one tensor means and how it is quantised.
 
     Attributes:
-        preset: Name of the bit widths, one of ``slot.ALL_PRESETS``.
+        preset: Name of the bit widths, one of ``presets.ALL_PRESETS``.
         head_dim: Dimensions of a key of one head; None: those that LMCache declares,
             else ``DEFAULT_HEAD_DIM``.
         value_head_dim: Dimensions of a value of one head, where they differ

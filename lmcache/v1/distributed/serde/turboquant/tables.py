@@ -93,7 +93,9 @@ def centroids(head_dim: int, bits: int) -> torch.Tensor:
     Raises:
         ValueError: If there is no table for ``bits``.
     """
-    return torch.from_numpy(_scaled(_POSITIVE_CENTROIDS, head_dim, bits).astype(np.float32))
+    return torch.from_numpy(
+        _scaled(_POSITIVE_CENTROIDS, head_dim, bits).astype(np.float32)
+    )
 
 
 @lru_cache(maxsize=64)

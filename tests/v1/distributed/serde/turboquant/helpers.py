@@ -17,7 +17,12 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerializer,
 )
 from lmcache.v1.distributed.serde.turboquant.container import container_of
-from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    PRESETS,
+)
+from lmcache.v1.distributed.serde.turboquant.slot import (
+    SlotLayout,
+)
 from lmcache.v1.memory_management import MemoryObj
 
 PRESET_NAMES = list(PRESETS)

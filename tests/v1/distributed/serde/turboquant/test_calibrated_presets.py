@@ -17,7 +17,10 @@ from lmcache.v1.distributed.serde.turboquant.layout import (
     MIN_CALIBRATED_TOKENS,
     PayloadLayout,
 )
-from lmcache.v1.distributed.serde.turboquant.slot import CALIBRATED_PRESETS, PRESETS
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    CALIBRATED_PRESETS,
+    PRESETS,
+)
 from lmcache.v1.distributed.serde.turboquant.standalone import TurboQuantCodec
 from tests.v1.distributed.serde.turboquant.distortion import DISTORTION, error
 from tests.v1.distributed.serde.turboquant.helpers import (

@@ -18,12 +18,14 @@ from lmcache.v1.distributed.serde.turboquant import (
     reference,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
+from lmcache.v1.distributed.serde.turboquant.presets import (
+    CALIBRATED_PRESETS,
+)
 from lmcache.v1.distributed.serde.turboquant.side_table import (
     SideTableLayout,
     SideTablePart,
 )
 from lmcache.v1.distributed.serde.turboquant.slot import (
-    CALIBRATED_PRESETS,
     KeyField,
     SlotLayout,
 )

@@ -64,7 +64,8 @@ def compile_case(capability: int, dtype: str, preset: str, head_dim: int) -> Non
     """
     # First Party
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu, gpu_plan
-    from lmcache.v1.distributed.serde.turboquant.slot import PRESETS, SlotLayout
+    from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
+    from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
     slot = SlotLayout.for_preset(PRESETS[preset], head_dim, head_dim, keys_only=False)
     plan = gpu_plan.plans_of(slot, have_same_rows=True)[0]
@@ -81,10 +82,8 @@ def compile_relative(capability: int, dtype: str, preset: str, theta: float) -> 
         gpu_measure,
         gpu_plan,
     )
-    from lmcache.v1.distributed.serde.turboquant.slot import (
-        CALIBRATED_PRESETS,
-        SlotLayout,
-    )
+    from lmcache.v1.distributed.serde.turboquant.presets import CALIBRATED_PRESETS
+    from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
     slot = SlotLayout.for_preset(
         CALIBRATED_PRESETS[preset],

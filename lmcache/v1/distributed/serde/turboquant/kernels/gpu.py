@@ -52,7 +52,8 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
 
     Returns:
         False where another backend has to do the work: off NVIDIA GPUs, on vectors
-        that are too wide or not equally spaced, on trellis codes, and on rotary pairs that are not in
+        that are too wide or not equally spaced, on trellis codes, and on rotary pairs
+        that are not in
         different chunks alike.
     """
     num_heads = slots.shape[2]
