@@ -26,9 +26,7 @@ from lmcache.v1.distributed.serde.turboquant import (
 )
 from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 
 SHAPE = (2, 32, 256, 1024)
 HEAD_DIM = 128
@@ -131,15 +129,16 @@ class TurboQuant(SerdePair):
         """Also compare every byte and number with the reference's."""
         super().check()
         layout, span = self.frame.layouts[0], self.frame.spans[0]
-        slots = self.payload[span].view(layout.compressed_shape)
-        specified = torch.empty_like(slots)
+        specified = torch.zeros_like(self.payload[span])
+        slots = specified[layout.slots_span].view(layout.compressed_shape)
+        table = layout.side_table.parts(specified[layout.side_table_span])
         views = kv_views(self.tensor, layout.geometry)
-        reference.encode_layers(views, specified, layout.slot, 0)
-        if not torch.equal(slots, specified):
+        reference.encode_layers(views, slots, layout.slot, 0, table)
+        if not torch.equal(self.payload[span], specified):
             raise RuntimeError("The payload differs from the reference's")
         restored = torch.empty_like(self.restored)
         views = kv_views(restored, layout.geometry)
-        reference.decode_layers(slots, views, layout.slot, 0)
+        reference.decode_layers(slots, views, layout.slot, 0, table)
         if not torch.equal(restored, self.restored):
             raise RuntimeError("The restored tensor differs from the reference's")
 
@@ -175,8 +174,11 @@ class Copy(Codec):
         self.restored.view(torch.uint8).view(-1).copy_(self.payload)
 
 
+FRAMED_PRESETS = ("turboquant_4bit_cc", "turboquant_4bit_tc", "turboquant_4bit_t")
+"""Of the presets that LMCache 0.5.6 lacks, those that are timed."""
+
 CODECS: dict[str, Callable[..., Codec]] = {
-    preset: partial(TurboQuant, preset=preset) for preset in PRESETS
+    preset: partial(TurboQuant, preset=preset) for preset in (*PRESETS, *FRAMED_PRESETS)
 }
 CODECS |= {"tqai 4-bit": Tqai, "LMCache fp8": Fp8, "memcpy": Copy}
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 # First Party
-from benchmarks.turboquant.cpu.codecs import MISSING, THREADS
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from benchmarks.turboquant.cpu.codecs import FRAMED_PRESETS, MISSING, THREADS
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
+
+_FOUR_BITS = "turboquant_4bit_nc"
 
 
 class Row(NamedTuple):
@@ -91,6 +91,7 @@ def targets(rows: list[Row]) -> Iterator[str]:
             f"at least {least} GB/s",
         )
     yield from _scaling(rows)
+    yield from _against_plain(rows)
     yield from _against_peers(rows)
     per_thread = max(
         row.extra_megabytes / row.threads for row in rows if row.codec in PRESETS
@@ -115,13 +116,39 @@ def _scaling(rows: list[Row]) -> Iterator[str]:
         )
 
 
+def _against_plain(rows: list[Row]) -> Iterator[str]:
+    """Compare presets that need a frame with the plain one of as many bits."""
+    for preset in FRAMED_PRESETS:
+        for operation in ("encode", "decode"):
+            one, plain = (
+                find(rows, name, operation, 1) for name in (preset, _FOUR_BITS)
+            )
+            share = plain.median_ms / one.median_ms
+            yield _verdict(
+                f"{preset}, {operation}, one thread: {share:.2f} of the speed of "
+                f"{_FOUR_BITS}",
+                share >= 0.5,
+                "at least half",
+            )
+
+
 def _against_peers(rows: list[Row]) -> Iterator[str]:
     """Compare with the other codecs, thread for thread."""
-    ours = "turboquant_4bit_nc"
+    if "tqai 4-bit" not in MISSING:
+        mine, peer = (
+            find(rows, name, "encode", 1)
+            for name in ("turboquant_4bit_t", "tqai 4-bit")
+        )
+        yield _verdict(
+            f"turboquant_4bit_t against tqai: cosine {mine.cosine} against "
+            f"{peer.cosine}, ratio {mine.ratio} against {peer.ratio}",
+            mine.cosine > peer.cosine and mine.ratio >= peer.ratio,
+            "a higher cosine at a ratio that is no lower, to three digits",
+        )
     for threads in THREADS:
         if "tqai 4-bit" not in MISSING:
             for operation, least in (("encode", 25), ("decode", 8)):
-                mine = find(rows, ours, operation, threads)
+                mine = find(rows, _FOUR_BITS, operation, threads)
                 peer = find(rows, "tqai 4-bit", operation, threads)
                 gain = peer.median_ms / mine.median_ms
                 memory = peer.extra_megabytes / max(mine.extra_megabytes, 0.1)

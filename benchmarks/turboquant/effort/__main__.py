@@ -22,9 +22,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerdeConfig,
 )
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 
 CHUNK_TOKENS = 256
 READ_TOKENS = 128

@@ -21,9 +21,7 @@ from benchmarks.turboquant.quality.schemes import (
     has_effort,
 )
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 from quality import relative_error
 from tests.v1.distributed.serde.turboquant.interchange.cases import Case
 from tests.v1.distributed.serde.turboquant.interchange.exchange import (

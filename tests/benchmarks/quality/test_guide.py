@@ -22,9 +22,7 @@ from benchmarks.turboquant.quality.guide import (
 from benchmarks.turboquant.quality.options import RESULTS
 from benchmarks.turboquant.quality.recorded import Recorded
 from benchmarks.turboquant.quality.schemes import FP8
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    ALL_PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import ALL_PRESETS
 
 SAME_BITS = (
     ("turboquant_4bit_cc", "turboquant_4bit_nc"),

@@ -21,9 +21,7 @@ from benchmarks.turboquant.quality.conditions import PLAIN
 from benchmarks.turboquant.quality.run import Results, run
 from benchmarks.turboquant.quality.schemes import FP8, NO_SERDE
 from benchmarks.turboquant.quality.summary import Summary, found, of, summaries
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 from tests.benchmarks.quality.conftest import HEAD_DIM, LAYERS, TINY
 
 BIAS = "bias 20 in 4 channels"

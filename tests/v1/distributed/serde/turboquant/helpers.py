@@ -17,9 +17,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     TurboQuantSerializer,
 )
 from lmcache.v1.distributed.serde.turboquant.container import container_of
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 from lmcache.v1.distributed.serde.turboquant.slot import (
     SlotLayout,
 )

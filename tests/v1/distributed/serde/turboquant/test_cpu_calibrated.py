@@ -18,9 +18,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     reference,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    CALIBRATED_PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import CALIBRATED_PRESETS
 from lmcache.v1.distributed.serde.turboquant.side_table import (
     SideTableLayout,
     SideTablePart,

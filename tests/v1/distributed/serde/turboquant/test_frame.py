@@ -20,9 +20,7 @@ from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.container import container_of
 from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 from lmcache.v1.distributed.serde.turboquant.header import Header, header_bytes
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    ALL_PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import ALL_PRESETS
 from lmcache.v1.distributed.serde.turboquant.record import PRESET_CODES
 from tests.v1.distributed.serde.turboquant.helpers import (
     POISONS,

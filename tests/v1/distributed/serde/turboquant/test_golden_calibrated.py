@@ -9,9 +9,7 @@ import pytest
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    CALIBRATED_PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import CALIBRATED_PRESETS
 from lmcache.v1.distributed.serde.turboquant.standalone import TurboQuantCodec
 from tests.v1.distributed.serde.turboquant.golden.calibrated_cases import (
     CASES,

@@ -13,9 +13,7 @@ from tests.v1.distributed.serde.turboquant.gpu_helpers import DEVICE
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import plans_of
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 from lmcache.v1.distributed.serde.turboquant.slot import (
     SlotLayout,
 )

@@ -10,9 +10,7 @@ from lmcache.v1.distributed.serde.turboquant import payload, reference, search
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS, Effort
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.packing import FP16_MAX
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    CALIBRATED_PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import CALIBRATED_PRESETS
 from lmcache.v1.distributed.serde.turboquant.rotation import unrotate
 from lmcache.v1.distributed.serde.turboquant.slot import (
     Field,

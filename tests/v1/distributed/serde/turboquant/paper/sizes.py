@@ -10,9 +10,7 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant import TurboQuantSerdeConfig
-from lmcache.v1.distributed.serde.turboquant.presets import (
-    PRESETS,
-)
+from lmcache.v1.distributed.serde.turboquant.presets import PRESETS
 from tests.v1.distributed.serde.turboquant.helpers import decode, encode, gaussian
 from tests.v1.distributed.serde.turboquant.paper.result import Result, beside
 
