@@ -155,7 +155,8 @@ def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> str:
             f"{rows[0].raw_bytes / 1e6:.1f} MB, in one task; no layer skipped. Medians "
             f"and interquartile ranges of {options.repetitions} rounds, of fewer, at "
             f"least {LEAST_ROUNDS}, where they would take more than "
-            f"{options.seconds:g} s. CPU time is that of LMCache's process, without "
+            f"{options.seconds:g} s. L1 memory is page-locked where there is a GPU, as "
+            "that of LMCache's server is by default. CPU time is that of LMCache's process, without "
             "the Redis server's, which writes to disk before it answers. GPU time is "
             "that of the kernels, without copies, measured once for each serde.",
             ", ".join(f"{key} {value}" for key, value in origin.items()) + ".",
