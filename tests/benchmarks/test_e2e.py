@@ -18,9 +18,10 @@ sys.path.insert(0, str(REPOSITORY / "examples" / "serde" / "turboquant"))
 # First Party
 from benchmarks.turboquant.e2e import plot, report  # noqa: E402
 from benchmarks.turboquant.e2e.measure import (  # noqa: E402
+    Patience,
     Row,
     kv_objects,
-    measure,
+    measure_stores,
 )
 from benchmarks.turboquant.e2e.schemes import (  # noqa: E402
     NO_SERDE,
@@ -43,13 +44,19 @@ def row_of(
     return Row(store, bandwidth, scheme, 5, 100_000_000, moved_bytes, 1.0, *times)
 
 
+def row_measured(scheme: Scheme, objects: list[torch.Tensor]) -> Row:
+    """Measure two rounds over a fast store."""
+    (row,) = measure_stores(scheme, [mock(10.0)], objects, Patience(2, 60.0))
+    return row
+
+
 @pytest.mark.parametrize(
     "scheme", [x for x in SCHEMES if not x.needs_pristine], ids=lambda x: x.name
 )
 def test_a_row_of_every_scheme_counts_all_bytes(scheme: Scheme) -> None:
     objects = kv_objects(2, SHAPE)
-    row = measure(scheme, mock(10.0), objects, 2)
-    assert (row.store, row.scheme, row.repetitions) == ("mock 10 GB/s", scheme.name, 2)
+    row = row_measured(scheme, objects)
+    assert (row.store, row.scheme, row.rounds) == ("mock 10 GB/s", scheme.name, 2)
     assert row.raw_bytes == 2 * objects[0].nbytes
     assert row.moved_bytes * scheme.least_ratio <= row.raw_bytes
     assert scheme.least_cosine <= row.cosine <= 1
@@ -58,6 +65,17 @@ def test_a_row_of_every_scheme_counts_all_bytes(scheme: Scheme) -> None:
     assert row.prefetch_cpu_ms > 0 and row.store_cpu_ms > 0
     uses_gpu = scheme.is_ours and torch.cuda.is_available()
     assert (row.prefetch_gpu_ms > 0) == (row.store_gpu_ms > 0) == uses_gpu
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 2), (60.0, 4)])
+def test_rounds_end_with_the_time_but_not_before_two(
+    seconds: float, rounds: int
+) -> None:
+    stores, objects = [mock(5.0), mock(10.0)], kv_objects(1, SHAPE)
+    scheme, patience = scheme_named(NO_SERDE), Patience(4, seconds)
+    rows = list(measure_stores(scheme, stores, objects, patience))
+    assert [row.store for row in rows] == [store.name for store in stores]
+    assert [row.rounds for row in rows] == [rounds, rounds]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +87,13 @@ def test_no_time_without_a_correct_round_trip(
 ) -> None:
     scheme = replace(scheme_named(OURS), **wanted)
     with pytest.raises(RuntimeError, match=message):
-        measure(scheme, mock(10.0), kv_objects(1, SHAPE), 2)
+        row_measured(scheme, kv_objects(1, SHAPE))
 
 
 def test_raw_kv_must_come_back_bit_for_bit() -> None:
     lossy = replace(scheme_named(OURS), least_cosine=1.0)
     with pytest.raises(RuntimeError, match="cosine"):
-        measure(lossy, mock(10.0), kv_objects(1, SHAPE), 2)
+        row_measured(lossy, kv_objects(1, SHAPE))
 
 
 @pytest.mark.parametrize(

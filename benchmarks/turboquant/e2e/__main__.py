@@ -8,6 +8,7 @@ those of a host with a GPU to ``e2e-gpu.csv`` and so on.
 
 # Standard
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 import csv
@@ -15,13 +16,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 # Third Party
 import torch
 
 # First Party
 from benchmarks.turboquant.e2e import plot, report
-from benchmarks.turboquant.e2e.measure import Row
+from benchmarks.turboquant.e2e.measure import LEAST_ROUNDS, Row
 from benchmarks.turboquant.e2e.schemes import SCHEMES, Scheme
 from benchmarks.turboquant.e2e.stores import Store, running_stores
 from benchmarks.turboquant.provenance import REPOSITORY, provenance
@@ -30,7 +32,6 @@ _RESULTS = REPOSITORY / "benchmarks/turboquant/results"
 _EXAMPLE = REPOSITORY / "examples/serde/turboquant"
 _PACKAGES = ("torch", "numpy", "numba", "lmcache")
 _SHAPE = (2, 32, 256, 1024)
-_LEAST_REPETITIONS = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,16 +48,14 @@ def main(arguments: list[str] | None = None) -> int:
     has_upstream = bool(options.pristine and _gpu())
     schemes = [each for each in SCHEMES if has_upstream or not each.needs_pristine]
     rows: list[Row] = []
+    started = time.monotonic()
     with TemporaryDirectory(prefix="lmcache-e2e-", dir=options.folder) as folder:
         with running_stores(Path(folder)) as stores:
-            for scheme in schemes:
-                print(f"{scheme.name}:", *(store.name for store in stores))
-                rows += _run(scheme, stores, options)
-                # All serdes of a store stand together.
-                order = [store.name for store in stores]
-                rows.sort(key=lambda row: order.index(row.store))
+            for row in _measured(schemes, stores, options):
+                print(f"{time.monotonic() - started:.0f} s: {row.scheme}, {row.store}")
                 # What is measured is kept, whatever becomes of the next one.
-                text = _write(rows, origin, options)
+                rows.append(row)
+                text = _write(_by_store(rows, stores), origin, options)
     print(text)
     return 0
 
@@ -65,6 +64,13 @@ def _options(arguments: list[str] | None) -> Namespace:
     """Read the command line."""
     parser = ArgumentParser(prog="benchmarks.turboquant.e2e", description=__doc__)
     parser.add_argument("--repetitions", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="after which a row is not measured again, two rounds being done",
+    )
     parser.add_argument("--objects", type=int, default=4, metavar="N")
     parser.add_argument(
         "--folder", type=Path, help="where the stores keep their data, a disk to test"
@@ -77,35 +83,54 @@ def _options(arguments: list[str] | None) -> Namespace:
     )
     parser.add_argument("--results", type=Path, default=_RESULTS)
     options = parser.parse_args(arguments)
-    if options.repetitions < _LEAST_REPETITIONS:
+    if options.repetitions < LEAST_ROUNDS:
         parser.error(f"--repetitions must be at least 2, got {options.repetitions}")
     if options.objects < 1:
         parser.error(f"--objects must be at least 1, got {options.objects}")
     return options
 
 
-def _run(scheme: Scheme, stores: list[Store], options: Namespace) -> list[Row]:
-    """Measure a scheme in a process of its own."""
-    request = {
-        "scheme": scheme.name,
-        "stores": stores,
-        "objects": options.objects,
-        "shape": _SHAPE,
-        "repetitions": options.repetitions,
-    }
-    paths = [options.pristine] if scheme.needs_pristine else []
-    paths += [REPOSITORY, _EXAMPLE, os.environ.get("PYTHONPATH", "")]
+def _measured(
+    schemes: list[Scheme], stores: list[Store], options: Namespace
+) -> Iterator[Row]:
+    """Measure schemes, the ones of the pristine LMCache in a process of their own."""
+    for needs_pristine in (False, True):
+        names = [s.name for s in schemes if s.needs_pristine == needs_pristine]
+        request = {
+            "schemes": names,
+            "stores": stores,
+            "objects": options.objects,
+            "shape": _SHAPE,
+            "patience": (options.repetitions, options.seconds),
+        }
+        if names:
+            paths = [options.pristine] if needs_pristine else []
+            yield from _rows(request, [*paths, REPOSITORY, _EXAMPLE])
+
+
+def _rows(request: dict[str, object], paths: list[Path]) -> Iterator[Row]:
+    """Run a request in a process with some more paths to import from."""
     environment = {"LMCACHE_LOG_LEVEL": "ERROR"} | os.environ
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, map(str, paths)))
-    done = subprocess.run(
-        [sys.executable, "-m", Row.__module__, json.dumps(request)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
+    inherited = os.environ.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [*map(str, paths), inherited])
     )
-    lines = (line for line in done.stdout.splitlines() if line.startswith("["))
-    return [Row(*json.loads(line)) for line in lines]
+    command = [sys.executable, "-m", Row.__module__, json.dumps(request)]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("["):
+                yield Row(*json.loads(line))
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
+def _by_store(rows: list[Row], stores: list[Store]) -> list[Row]:
+    """Bring the serdes of a store together."""
+    order = [store.name for store in stores]
+    return sorted(rows, key=lambda row: order.index(row.store))
 
 
 def _gpu() -> str:
@@ -128,8 +153,12 @@ def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> str:
         [
             f"{options.objects} KV objects {list(_SHAPE)} bfloat16, "
             f"{rows[0].raw_bytes / 1e6:.1f} MB, in one task; no layer skipped. Medians "
-            "and interquartile ranges. CPU time is that of LMCache's process, without "
-            "the Redis server's, which writes to disk before it answers.",
+            f"and interquartile ranges of {options.repetitions} rounds, of fewer, at "
+            f"least {LEAST_ROUNDS}, where they would take more than "
+            f"{options.seconds:g} s. L1 memory is page-locked where there is a GPU, as "
+            "that of LMCache's server is by default. CPU time is that of LMCache's process, without "
+            "the Redis server's, which writes to disk before it answers. GPU time is "
+            "that of the kernels, without copies, measured once for each serde.",
             ", ".join(f"{key} {value}" for key, value in origin.items()) + ".",
             "",
             report.table(rows, missing),

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time one scheme over every store, in a process of its own.
+"""Time schemes over every store, in a process of its own.
 
-Run as a program with the JSON of a request; prints a JSON line for each store::
+Run as a program with the JSON of a request; prints a JSON line for each scheme and
+store as soon as it is measured::
 
     python -m benchmarks.turboquant.e2e.measure REQUEST
 """
 
 # Standard
+from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
 from typing import NamedTuple
 import json
 import os
 import sys
+import time
 import warnings
 
 # LMCache reads this when it is imported.
@@ -27,24 +30,29 @@ from benchmarks.turboquant.e2e.stores import Store
 from kv_store import KVStore, LoadedChunks, StoredChunks
 from storage_config import parse_l2_adapter
 
+LEAST_ROUNDS = 2
+"""A spread takes two."""
+
 
 class Row(NamedTuple):
     """One scheme over one store; times in milliseconds, of all objects together.
 
     Attributes:
+        rounds: How often objects were stored and prefetched.
         raw_bytes: Of the objects in L1.
         moved_bytes: Of the objects in L2.
         cosine: Between the objects and what was restored, the worst of them.
         store_ms: Median time from L1 to L2.
         store_spread_ms: Interquartile range.
         store_cpu_ms: Median time that LMCache's process computed meanwhile.
-        store_gpu_ms: Time of the GPU's kernels meanwhile, in a round of its own.
+        store_gpu_ms: Time of the GPU's kernels meanwhile, in a round of its own over
+            the first store; it does not depend on the store.
     """
 
     store: str
     gigabytes_per_second: float
     scheme: str
-    repetitions: int
+    rounds: int
     raw_bytes: int
     moved_bytes: int
     cosine: float
@@ -58,44 +66,60 @@ class Row(NamedTuple):
     prefetch_gpu_ms: float
 
 
-def measure(
-    scheme: Scheme, store: Store, objects: list[torch.Tensor], repetitions: int
-) -> Row:
-    """Store and prefetch objects again and again, after a check of the first time.
+class Patience(NamedTuple):
+    """How long to measure a row.
+
+    Attributes:
+        rounds: Most rounds that count.
+        seconds: After which no further one starts, two being done.
+    """
+
+    rounds: int
+    seconds: float
+
+
+def measure_stores(
+    scheme: Scheme,
+    stores: Sequence[Store],
+    objects: list[torch.Tensor],
+    patience: Patience,
+) -> Iterator[Row]:
+    """Measure a scheme over one store after the other.
 
     Args:
         scheme: The serde.
-        store: Where to store.
+        stores: Where to store.
         objects: KV of one shape and type.
-        repetitions: How often, at least twice; the checked round is not counted.
+        patience: How long to measure each row.
 
-    Returns:
-        The row.
+    Yields:
+        A row for each store.
 
     Raises:
         RuntimeError: If a round trip does not keep what the scheme must keep.
     """
-    spec = store.spec | ({"serde": scheme.serde} if scheme.serde else {})
-    adapter = parse_l2_adapter(json.dumps(spec))
-    raw_bytes = sum(each.nbytes for each in objects)
-    with KVStore(adapter, objects[0].shape, objects[0].dtype, len(objects)) as kv:
-        stored, loaded = _round(kv, objects)
-        cosine = _checked(scheme, objects, stored, loaded)
-        rounds = [_round(kv, objects) for _ in range(repetitions)]
-        store_gpu_ms, prefetch_gpu_ms = _kernel_milliseconds(kv, objects)
-    return Row(
-        store.name,
-        store.gigabytes_per_second,
-        scheme.name,
-        repetitions,
-        raw_bytes,
-        stored.num_bytes or 0,
-        cosine,
-        *_times([stored for stored, _ in rounds]),
-        store_gpu_ms,
-        *_times([loaded for _, loaded in rounds]),
-        prefetch_gpu_ms,
-    )
+    kernel_ms: tuple[float, float] | None = None
+    for store in stores:
+        spec = store.spec | ({"serde": scheme.serde} if scheme.serde else {})
+        adapter = parse_l2_adapter(json.dumps(spec))
+        with KVStore(adapter, objects[0].shape, objects[0].dtype, len(objects)) as kv:
+            stored, loaded = _round(kv, objects)
+            cosine = _checked(scheme, objects, stored, loaded)
+            rounds = _rounds(kv, objects, patience)
+            kernel_ms = kernel_ms or _kernel_milliseconds(kv, objects)
+        yield Row(
+            store.name,
+            store.gigabytes_per_second,
+            scheme.name,
+            len(rounds),
+            sum(each.nbytes for each in objects),
+            stored.num_bytes or 0,
+            cosine,
+            *_times([stored for stored, _ in rounds]),
+            kernel_ms[0],
+            *_times([loaded for _, loaded in rounds]),
+            kernel_ms[1],
+        )
 
 
 def kv_objects(count: int, shape: tuple[int, ...]) -> list[torch.Tensor]:
@@ -112,6 +136,19 @@ def _round(
     loaded = kv.load(stored)
     kv.delete(stored)
     return stored, loaded
+
+
+def _rounds(
+    kv: KVStore, objects: list[torch.Tensor], patience: Patience
+) -> list[tuple[StoredChunks, LoadedChunks]]:
+    """Repeat rounds as often as patience allows."""
+    deadline = time.perf_counter() + patience.seconds
+    rounds: list[tuple[StoredChunks, LoadedChunks]] = []
+    while len(rounds) < patience.rounds:
+        if len(rounds) >= LEAST_ROUNDS and time.perf_counter() > deadline:
+            break
+        rounds.append(_round(kv, objects))
+    return rounds
 
 
 def _kernel_milliseconds(
@@ -152,7 +189,7 @@ def _checked(
 
 def _cosine(exact: torch.Tensor, restored: torch.Tensor) -> float:
     first, second = exact.view(-1).double(), restored.view(-1).double()
-    return float(torch.cosine_similarity(first, second, dim=0))
+    return float(first @ second / (first.norm() * second.norm()))
 
 
 def _times(
@@ -172,10 +209,11 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
     request = json.loads(sys.argv[1])
     objects = kv_objects(request["objects"], tuple(request["shape"]))
-    scheme = scheme_named(request["scheme"])
-    for store in request["stores"]:
-        row = measure(scheme, Store(*store), objects, request["repetitions"])
-        print(json.dumps(row), flush=True)
+    stores = [Store(*store) for store in request["stores"]]
+    patience = Patience(*request["patience"])
+    for name in request["schemes"]:
+        for row in measure_stores(scheme_named(name), stores, objects, patience):
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ _MOST_LOSS = 1.1
 _HEADING = (
     "store",
     "serde",
+    "rounds",
     "moved MB",
     "ratio",
     "cosine",
@@ -44,6 +45,7 @@ def table(rows: Sequence[Row], missing: Sequence[Scheme]) -> str:
         cells = (
             row.store,
             row.scheme,
+            str(row.rounds),
             f"{row.moved_bytes / 1e6:.1f}",
             f"{row.raw_bytes / row.moved_bytes:.2f}",
             f"{row.cosine:.5f}",
@@ -56,7 +58,7 @@ def table(rows: Sequence[Row], missing: Sequence[Scheme]) -> str:
         lines.append(cells)
     for scheme in missing:
         reason = "not measured: needs a GPU and `--pristine`"
-        lines.append(("all", scheme.name, reason, *("",) * (len(_HEADING) - 3)))
+        lines.append(("all", scheme.name, "0", reason, *("",) * (len(_HEADING) - 4)))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

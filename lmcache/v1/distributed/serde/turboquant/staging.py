@@ -103,14 +103,30 @@ class Operation(ABC):
         """Find out how the bytes of the tensors and of the buffer cross."""
         tensor_ring = RING_PARTS * self._plan.tensor_bytes
         both_rings = tensor_ring + RING_PARTS * self._part_bytes
-        workspace = self._workspace
         self._tensors, self._buffer = tensors, buffer
-        self._tensor_path: Path = Direct()
-        self._buffer_path: Path = Direct()
-        if not all(workspace.reaches(tensor) for tensor in tensors):
-            self._tensor_path = Ring(workspace.pinned(both_rings)[:tensor_ring])
-        if not workspace.reaches(buffer):
-            self._buffer_path = Ring(workspace.pinned(both_rings)[tensor_ring:])
+        self._tensor_path = self._path(tensors, both_rings, slice(tensor_ring))
+        self._buffer_path = self._path([buffer], both_rings, slice(tensor_ring, None))
+
+    def _path(
+        self, tensors: Sequence[torch.Tensor], ring_bytes: int, ring: slice
+    ) -> Path:
+        """Return how the bytes of some host tensors cross.
+
+        Args:
+            tensors: The tensors.
+            ring_bytes: Pinned memory of all rings.
+            ring: What of it is for these tensors, where they need a ring.
+
+        Returns:
+            The path.
+        """
+        seams: list[int] = []
+        for tensor in tensors:
+            found = self._workspace.seams(tensor)
+            if found is None:
+                return Ring(self._workspace.pinned(ring_bytes)[ring])
+            seams += found
+        return Direct(seams)
 
     def _pass_through(self) -> None:
         """Queue all chunks; the next one comes in as soon as a region is free."""

@@ -8,6 +8,7 @@ parts, as a device can only reach it by way of the host.
 # Standard
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 # Third Party
@@ -25,7 +26,15 @@ Spans = Sequence[slice]
 
 
 class Direct:
-    """Page-locked memory that the accelerator reaches itself."""
+    """Page-locked memory that the accelerator reaches itself.
+
+    Args:
+        seams: Addresses at which one region of it ends and another begins; no copy
+            crosses them.
+    """
+
+    def __init__(self, seams: Sequence[int] = ()) -> None:
+        self._seams = sorted(seams)
 
     def send(
         self, host: torch.Tensor, spans: Spans, target: torch.Tensor, stream: Any
@@ -38,7 +47,7 @@ class Direct:
             target: uint8 device tensor of as many bytes.
             stream: Stream to queue the copy on.
         """
-        for span, place in _pairs(spans):
+        for span, place in _pairs(self._unseamed(host, spans)):
             _copy(host, span, target, place, stream)
 
     def receive(
@@ -52,11 +61,23 @@ class Direct:
             spans: Where in it the bytes of ``source`` belong.
             stream: Stream to queue the copy on.
         """
-        for span, place in _pairs(spans):
+        for span, place in _pairs(self._unseamed(host, spans)):
             _copy(source, place, host, span, stream)
 
     def finish(self) -> None:
         """Do nothing: the stream knows when the bytes are there."""
+
+    def _unseamed(self, host: torch.Tensor, spans: Spans) -> Spans:
+        """Divide ranges where a seam lies in them."""
+        if not self._seams:
+            return spans
+        seams = [seam - host.data_ptr() for seam in self._seams]
+        parts: list[slice] = []
+        for span in spans:
+            inside = (seam for seam in seams if span.start < seam < span.stop)
+            edges = pairwise((span.start, *inside, span.stop))
+            parts += (slice(start, stop) for start, stop in edges)
+        return parts
 
 
 @dataclass

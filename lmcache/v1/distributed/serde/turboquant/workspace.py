@@ -14,6 +14,7 @@ import torch
 from lmcache import torch_dev
 from lmcache.v1.distributed.serde.turboquant.accelerators import MemoryShortage
 from lmcache.v1.distributed.serde.turboquant.chunks import Chunk
+from lmcache.v1.distributed.serde.turboquant.page_locked import seams
 
 ALIGNMENT_BYTES = 256
 """Regions of device memory start at multiples of it, as whole allocations do."""
@@ -134,9 +135,16 @@ class Workspace:
             for index, begin in enumerate(range(first, first + count * step, step))
         ]
 
-    def reaches(self, tensor: torch.Tensor) -> bool:
-        """Return whether the accelerator can copy from and to a host tensor itself."""
-        return _is_real(self.device) and tensor.is_pinned()
+    def seams(self, tensor: torch.Tensor) -> list[int] | None:
+        """Find out whether the accelerator can copy from and to a host tensor itself.
+
+        Args:
+            tensor: Contiguous host tensor.
+
+        Returns:
+            Addresses that no copy may cross; None if the accelerator cannot.
+        """
+        return seams(tensor) if _is_real(self.device) else None
 
     @contextmanager
     def settled_on_error(self) -> Iterator[None]:
