@@ -46,7 +46,7 @@ def write_payload(
     views, slots = _quantised(views, layout), slots[:, :num_tokens]
     table = layout.side_table.parts(payload[layout.side_table_span])
     where = (views, slots, layout.slot, layout.first_layer + layout.quant_start)
-    if cpu.supports(views, slots) and not layout.slot.key.is_trellis:
+    if cpu.supports(views, slots):
         cpu.encode_layers(*where, threads, table, effort)
     elif effort.searches_any(layout.slot):
         search.encode_layers(*where, effort, table)
@@ -76,7 +76,7 @@ def read_payload(
     views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
     table = layout.side_table.parts(payload[layout.side_table_span])
-    if cpu.supports(views, slots) and not layout.slot.key.is_trellis:
+    if cpu.supports(views, slots):
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot)

@@ -18,7 +18,7 @@ from lmcache.v1.distributed.serde.turboquant import (
     reference,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
-from lmcache.v1.distributed.serde.turboquant.presets import CALIBRATED_PRESETS
+from lmcache.v1.distributed.serde.turboquant.presets import ALL_PRESETS
 from lmcache.v1.distributed.serde.turboquant.side_table import (
     SideTableLayout,
     SideTablePart,
@@ -40,6 +40,8 @@ from tests.v1.distributed.serde.turboquant.helpers import (
 FIRST_LAYER = 5
 KEPT = 3
 THETA = 10000.0
+
+CALIBRATED = [name for name, preset in ALL_PRESETS.items() if preset.is_calibrated]
 
 CASES = [
     (64, 8, 128, THETA),
@@ -69,7 +71,7 @@ def biased_keys(tokens: int, heads: int, dim: int, seed: int = 1) -> torch.Tenso
 def slot_of(preset: str, dim: int, theta: float, *, latent: int = 0) -> SlotLayout:
     """Slot of a calibrated preset that has statistics."""
     return SlotLayout.for_preset(
-        CALIBRATED_PRESETS[preset],
+        ALL_PRESETS[preset],
         dim,
         latent or dim,
         keys_only=latent > 0,
@@ -141,7 +143,7 @@ def test_statistics(tokens: int, heads: int, dim: int, theta: float) -> None:
             assert torch.equal(table.rows[layer], kept)
 
 
-@pytest.mark.parametrize("preset", CALIBRATED_PRESETS)
+@pytest.mark.parametrize("preset", CALIBRATED)
 @pytest.mark.parametrize("tokens,heads,dim,theta", CASES)
 def test_slots_and_keys(
     preset: str, tokens: int, heads: int, dim: int, theta: float
@@ -162,10 +164,11 @@ def test_slots_and_keys(
         assert_same_numbers(ours, exact)
 
 
+@pytest.mark.parametrize("preset", ["turboquant_3bit_cc", "turboquant_3bit_tc"])
 @pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads_do_not_change_bytes(threads: int) -> None:
+def test_threads_do_not_change_bytes(preset: str, threads: int) -> None:
     keys = biased_keys(300, 17, 64).bfloat16()
-    slot = slot_of("turboquant_3bit_cc", 64, THETA)
+    slot = slot_of(preset, 64, THETA)
     slots, table = cpu_encode((keys, keys), slot)
     again, table_again = cpu_encode((keys, keys), slot, threads)
     assert torch.equal(slots, again)
@@ -176,8 +179,9 @@ def test_threads_do_not_change_bytes(threads: int) -> None:
         assert torch.equal(part.rows, same.rows)
 
 
-def test_latents_have_two_sets_of_statistics() -> None:
-    slot = slot_of("turboquant_3bit_cc", 512, 0.0, latent=64)
+@pytest.mark.parametrize("preset", ["turboquant_3bit_cc", "turboquant_3bit_tc"])
+def test_latents_have_two_sets_of_statistics(preset: str) -> None:
+    slot = slot_of(preset, 512, 0.0, latent=64)
     first = biased_keys(64, 1, 512).bfloat16()
     second = biased_keys(64, 1, 64, seed=7).bfloat16()
     slots, table = cpu_encode((first, second), slot, threads=2)
@@ -197,7 +201,7 @@ def test_keys_that_are_all_alike(strange: float) -> None:
     assert torch.equal(table.positions[0], calibration.farthest(distances, KEPT).int())
 
 
-@pytest.mark.parametrize("preset", CALIBRATED_PRESETS)
+@pytest.mark.parametrize("preset", CALIBRATED)
 @pytest.mark.parametrize("tokens", [1, 63, 64, 200])
 def test_the_reference_has_nothing_to_do(
     preset: str, tokens: int, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from lmcache.v1.distributed.serde.turboquant.config import TWO_WIDTHS
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu
 from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
+from lmcache.v1.distributed.serde.turboquant.presets import TRELLIS_PRESETS
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout, ValueField
 from tests.v1.distributed.serde.turboquant.cpu_helpers import (
     SHAPES,
@@ -34,6 +35,11 @@ from tests.v1.distributed.serde.turboquant.helpers import (
     PRESET_NAMES,
     gaussian,
 )
+
+CPU_PRESETS = PRESET_NAMES + [
+    name for name, preset in TRELLIS_PRESETS.items() if not preset.is_calibrated
+]
+"""Those without statistics, which ``test_cpu_calibrated`` looks at."""
 
 HEAD_DIMS = [8, 16, 24, 32, 64, 80, 96, 112, 128, 192, 200, 256, 512, 1016, 1024]
 """All powers of two, and odd factors 3, 5, 7, 25 and 127."""
@@ -62,7 +68,7 @@ def one_nan_and_zero(slots: torch.Tensor, slot: SlotLayout) -> torch.Tensor:
     return slots
 
 
-@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("preset", CPU_PRESETS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_head_dim_and_dtype(preset: str, head_dim: int) -> None:
     for dtype in KV_DTYPES:
@@ -78,7 +84,7 @@ def test_every_head_dim_and_dtype(preset: str, head_dim: int) -> None:
         assert_same_numbers(restored, reference_decode(specified, layout))
 
 
-@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("preset", CPU_PRESETS)
 def test_many_rows(preset: str) -> None:
     """Enough rows for differences of one in a hundred thousand to show."""
     tensor = gaussian(2, 4, 1024, 1024, seed=5)
@@ -143,7 +149,7 @@ def kv_cases(draw: st.DrawFn):
     tensor = gaussian(*shape, seed=draw(st.integers(0, 999)))
     layout = layout_of(
         tensor,
-        draw(st.sampled_from(PRESET_NAMES)),
+        draw(st.sampled_from(CPU_PRESETS)),
         key_dim,
         value_head_dim=value_dim,
         kv_layout=kv_layout,
@@ -175,7 +181,7 @@ def test_any_rows_in_any_layout(case, effort: str) -> None:
     assert_same_numbers(restored, reference_decode(payload, layout))
 
 
-@given(seed=st.integers(0, 10**6), preset=st.sampled_from(PRESET_NAMES))
+@given(seed=st.integers(0, 10**6), preset=st.sampled_from(CPU_PRESETS))
 @settings(max_examples=40)
 def test_decoding_any_bytes(seed: int, preset: str) -> None:
     """A payload may come from anywhere: all bytes have one meaning."""
@@ -188,7 +194,7 @@ def test_decoding_any_bytes(seed: int, preset: str) -> None:
         assert_same_numbers(restored, reference_decode(payload, layout))
 
 
-@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("preset", CPU_PRESETS)
 @pytest.mark.parametrize("stranger", ["nan", "all infinite", "overflowing"])
 def test_a_strange_row_changes_no_other(preset: str, stranger: str) -> None:
     tensor = gaussian(2, 1, 24, 3 * 64, seed=3)
@@ -200,7 +206,7 @@ def test_a_strange_row_changes_no_other(preset: str, stranger: str) -> None:
     assert changed == [[10, 1]]
 
 
-@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("preset", CPU_PRESETS)
 def test_strided_tensors_and_misaligned_payloads(preset: str) -> None:
     whole = gaussian(3, 7, 50, 4 * 64, seed=8).half()
     tensor = whole[1:, 2:5, 3:40, 64:192]

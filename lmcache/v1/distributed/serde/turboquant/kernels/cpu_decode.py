@@ -5,13 +5,13 @@
 import numpy as np
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import (
-    from_indices,
-)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     SOURCE_REVISION,
     Kernel,
     part,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_directions import (
+    read_directions,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_doubled import new_doubled_row
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
@@ -21,7 +21,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
     get,
-    get_rows,
     put,
     read_halves,
     read_words,
@@ -33,7 +32,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     CALIBRATED_KEY,
     FLOAT8_KEY,
-    NUM_CENTROIDS,
     VALUE,
     Constants,
     Plan,
@@ -140,14 +138,8 @@ def _decode_low_bit_keys(
     scratch: np.ndarray,
     tile: np.ndarray,
 ) -> None:
-    """Look up centroids, give them the keys' norms and undo the rotation."""
-    bits = plan.bits
-    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
-    for group in range(tile.shape[0] // LANES):
-        word = read_words(payload, fields_at, group * bits)
-        for i in range(LANES):
-            indices = word << (32 - bits * (i + 1))
-            put(tile, group * LANES + i, from_indices(indices, magnitudes))
+    """Look up directions, give them the keys' norms and undo the rotation."""
+    read_directions(payload, fields_at, plan, constants, tile)
     lengths = row_norms(tile, scratch)
     norms = from_float16(norm_codes)
     for dim in range(tile.shape[0]):

@@ -53,6 +53,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
     Rotary,
     Statistics,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis import NUM_INT_TILES
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_values import (
     divisors_of,
     extremes,
@@ -92,6 +93,7 @@ def encode_tiles(
     tile = np.empty((plan.dim, LANES), dtype=np.float32)
     scratch = np.empty_like(tile)
     relative = np.empty_like(tile)
+    int_tiles = np.empty((NUM_INT_TILES, plan.dim, LANES), dtype=np.int32)
     row = new_doubled_row(plan.dim)
     places = np.empty((3, LANES), dtype=np.int64)
     rows_at = places[0]
@@ -117,7 +119,8 @@ def encode_tiles(
                     tile, norms, relative, scratch, statistics.gains, places
                 )
             scale = encode_low_bit_keys(
-                tile, norms, scratch, layer, plan, constants, payload, fields_at
+                *(tile, norms, scratch, int_tiles, layer),
+                *(plan, constants, payload, fields_at),
             )
             if plan.is_averaged:
                 norms = norms / overlaps_of(

@@ -6,11 +6,13 @@ import numpy as np
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_codebook import (
-    from_indices,
     to_indices,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     part,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_directions import (
+    read_directions,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import (
     LANES,
@@ -25,7 +27,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_memory import (
     get,
     get_rows,
     put,
-    read_words,
     write_words,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
@@ -33,7 +34,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_numbers import (
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     NUM_BOUNDARIES,
-    NUM_CENTROIDS,
     Constants,
     Plan,
 )
@@ -41,6 +41,9 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
     mix,
     row_norms,
     row_sums,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis import (
+    write_trellis_codes,
 )
 
 
@@ -86,13 +89,25 @@ def encode_low_bit_keys(
     tile: np.ndarray,
     norms: Floats,
     scratch: np.ndarray,
+    int_tiles: np.ndarray,
     layer: int,
     plan: Plan,
     constants: Constants,
     payload: np.ndarray,
     fields_at: np.ndarray,
 ) -> np.float32:
-    """Write codebook indices of the directions of the rotated keys.
+    """Write the codes of the directions of the rotated keys.
+
+    Args:
+        tile: Keys; overwritten.
+        norms: Their norms.
+        scratch: Of the same shape.
+        int_tiles: As in ``write_trellis_codes``; anything for other codes.
+        layer: Their layer, counted from the first compressed one.
+        plan: Where fields are.
+        constants: Tables of the compressed layers.
+        payload: Bytes of the payload.
+        fields_at: Where fields are.
 
     Returns:
         What the tile is still to be multiplied by to hold the directions.
@@ -103,6 +118,12 @@ def encode_low_bit_keys(
         put(tile, dim, units * constants.signs[layer, dim])
     scale = mix(tile, scratch, constants.hartley, constants.scale)
     bits = plan.bits
+    if plan.is_trellis:
+        write_trellis_codes(
+            *(tile, scale, scratch, int_tiles),
+            *(bits, constants.trellis, payload, fields_at),
+        )
+        return scale
     thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
@@ -125,7 +146,7 @@ def overlaps_of(
     payload: np.ndarray,
     fields_at: np.ndarray,
 ) -> Floats:
-    """Return the cosines of directions and what their indices stand for.
+    """Return the cosines of directions and what their codes stand for.
 
     Args:
         tile: Directions before the last factor; overwritten.
@@ -134,20 +155,14 @@ def overlaps_of(
         sums: Of the same shape.
         plan: Where fields are.
         constants: Tables of the compressed layers.
-        payload: Holds the indices.
+        payload: Holds the codes.
         fields_at: Where fields are.
 
     Returns:
         The cosines; 1 where one is not positive.
     """
-    bits = plan.bits
-    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
-    for group in range(tile.shape[0] // LANES):
-        word = read_words(payload, fields_at, group * bits)
-        for i in range(LANES):
-            dim = group * LANES + i
-            centroids = from_indices(word << (32 - bits * (i + 1)), magnitudes)
-            put(scratch, dim, centroids)
-            put(tile, dim, get(tile, dim) * scale * centroids)
+    read_directions(payload, fields_at, plan, constants, scratch)
+    for dim in range(tile.shape[0]):
+        put(tile, dim, get(tile, dim) * scale * get(scratch, dim))
     cosines = row_sums(tile, sums) / row_norms(scratch, sums)
     return select(cosines > 0.0, cosines, floats(1.0))

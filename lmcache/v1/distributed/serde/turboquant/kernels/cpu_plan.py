@@ -13,6 +13,10 @@ import torch
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import LANES
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis_tables import (
+    TrellisTables,
+    make_trellis_tables,
+)
 from lmcache.v1.distributed.serde.turboquant.slot import (
     Field,
     KeyField,
@@ -58,6 +62,7 @@ class Plan(NamedTuple):
             which the zero point follows.
         has_rotary: Whether keys may be turned by rotary angles.
         is_averaged: Whether norms are stored that make vectors unbiased.
+        is_trellis: Whether codes are those of a trellis.
         padding_offset: Offset of the byte that fills a slot up, which the last
             field takes care of; 0 where there is none.
     """
@@ -78,6 +83,7 @@ class Plan(NamedTuple):
     codes_bytes: int
     has_rotary: bool
     is_averaged: bool
+    is_trellis: bool
     padding_offset: int
 
 
@@ -93,6 +99,7 @@ class Constants(NamedTuple):
             largest int32.
         magnitudes: ``[NUM_CENTROIDS, LANES]`` float32. Each centroid above zero,
             as often as makes ``NUM_CENTROIDS``.
+        trellis: Tables of trellis codes.
     """
 
     signs: np.ndarray
@@ -100,6 +107,7 @@ class Constants(NamedTuple):
     scale: np.float32
     thresholds: np.ndarray
     magnitudes: np.ndarray
+    trellis: TrellisTables
 
 
 def make_plan(
@@ -142,6 +150,7 @@ def make_plan(
         codes_bytes=field.dim * field.bits // 8,
         has_rotary=isinstance(field, KeyField) and field.rope_theta > 0,
         is_averaged=isinstance(field, KeyField) and field.is_averaged,
+        is_trellis=isinstance(field, KeyField) and field.is_trellis,
         padding_offset=field.num_bytes if is_padded else 0,
     )
 
@@ -188,6 +197,7 @@ def make_constants(field: Field, layers: range) -> Constants:
         scale=np.float32(block**-0.5),
         thresholds=thresholds,
         magnitudes=magnitudes,
+        trellis=make_trellis_tables(field),
     )
 
 
