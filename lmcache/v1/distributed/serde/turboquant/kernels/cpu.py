@@ -12,8 +12,9 @@ import torch
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.effort import PLAIN, Effort
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import decode_tiles
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import encode_tiles
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import Kernel
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_decode import DECODE_KERNELS
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_encode import ENCODE_KERNELS
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_measure import (
     HEADS_PER_GROUP,
     measure_groups,
@@ -103,7 +104,7 @@ def encode_layers(
             source, where = _memory_of(part.view), (part.plan, part.field, part.layers)
             works.append(searching_work(source, payload, *where, effort, threads))
         else:
-            works.append(_work(encode_tiles, part, payload))
+            works.append(_work(ENCODE_KERNELS, part, payload))
     _run_on_tiles(works, parts[0], threads)
 
 
@@ -128,7 +129,7 @@ def decode_layers(
     if not slots.numel():
         return
     parts = _parts(views, slots, slot, first_layer, side_table)
-    works = [_work(decode_tiles, part, _memory_of(slots)) for part in parts]
+    works = [_work(DECODE_KERNELS, part, _memory_of(slots)) for part in parts]
     _run_on_tiles(works, parts[0], threads)
     for part in parts:
         if part.side_table is not None:
@@ -224,15 +225,16 @@ def _put_back(view: torch.Tensor, table: SideTablePart) -> None:
 
 
 def _work(
-    kernel: Callable[..., None], part: _Part, payload: np.ndarray
+    kernels: tuple[Kernel, Kernel], part: _Part, payload: np.ndarray
 ) -> Callable[..., None]:
     """Return what runs a kernel on a part of the tiles from one to before another."""
+    constants = make_constants(part.field, part.layers)
     return partial(
-        kernel,
+        kernels[constants.trellis is not None],
         _memory_of(part.view),
         payload,
         part.plan,
-        make_constants(part.field, part.layers),
+        constants,
         part.statistics,
         part.rotary,
     )

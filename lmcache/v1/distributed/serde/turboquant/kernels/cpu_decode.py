@@ -55,7 +55,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_statistics import (
 from lmcache.v1.distributed.serde.turboquant.slot import FP16_BYTES
 
 
-@Kernel
 def decode_tiles(
     destination: np.ndarray,
     payload: np.ndarray,
@@ -114,6 +113,13 @@ def decode_tiles(
                 )
                 continue
         store_rows(tile, plan.number_format, destination, rows_at)
+
+
+DECODE_KERNELS = Kernel(decode_tiles), Kernel(decode_tiles)
+"""Of other fields, and of trellis codes.
+
+The types of their constants differ: each is compiled when it is first called.
+"""
 
 
 @part

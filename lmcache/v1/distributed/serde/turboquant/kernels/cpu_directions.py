@@ -20,8 +20,11 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_plan import (
     Constants,
     Plan,
 )
-from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis import (
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis_levels import (
     read_trellis_levels,
+)
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis_tables import (
+    TrellisTables,
 )
 
 
@@ -42,11 +45,26 @@ def read_directions(
         constants: Tables of the compressed layers.
         tile: ``[head_dim, LANES]`` float32; every element is written.
     """
-    bits = plan.bits
-    if plan.is_trellis:
-        read_trellis_levels(payload, fields_at, bits, constants.trellis, tile)
+    _read_levels(
+        *(payload, fields_at, plan.bits),
+        *(constants.magnitudes, constants.trellis, tile),
+    )
+
+
+@part
+def _read_levels(
+    payload: np.ndarray,
+    fields_at: np.ndarray,
+    bits: int,
+    centroids: np.ndarray,
+    trellis: TrellisTables | None,
+    tile: np.ndarray,
+) -> None:
+    """Look up directions; numba drops a branch on whether an argument is None."""
+    if trellis is not None:
+        read_trellis_levels(payload, fields_at, bits, trellis, tile)
         return
-    magnitudes = get_rows(constants.magnitudes, 0, 1, NUM_CENTROIDS)
+    magnitudes = get_rows(centroids, 0, 1, NUM_CENTROIDS)
     for group in range(tile.shape[0] // LANES):
         word = read_words(payload, fields_at, group * bits)
         for i in range(LANES):

@@ -61,7 +61,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_values import (
 )
 
 
-@Kernel
 def encode_tiles(
     source: np.ndarray,
     payload: np.ndarray,
@@ -132,6 +131,13 @@ def encode_tiles(
         if plan.padding_offset:
             for lane in range(LANES):
                 payload[fields_at[lane] + plan.padding_offset] = 0
+
+
+ENCODE_KERNELS = Kernel(encode_tiles), Kernel(encode_tiles)
+"""Of other fields, and of trellis codes.
+
+The types of their constants differ: each is compiled when it is first called.
+"""
 
 
 @part

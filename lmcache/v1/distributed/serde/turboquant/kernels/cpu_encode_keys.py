@@ -45,6 +45,9 @@ from lmcache.v1.distributed.serde.turboquant.kernels.cpu_rotation import (
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis import (
     write_trellis_codes,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.cpu_trellis_tables import (
+    TrellisTables,
+)
 
 
 @part
@@ -117,14 +120,32 @@ def encode_low_bit_keys(
         units = get(tile, dim) / divisors
         put(tile, dim, units * constants.signs[layer, dim])
     scale = mix(tile, scratch, constants.hartley, constants.scale)
-    bits = plan.bits
-    if plan.is_trellis:
+    _write_codes(
+        *(tile, scale, scratch, int_tiles, plan.bits),
+        *(constants.thresholds, constants.trellis, payload, fields_at),
+    )
+    return scale
+
+
+@part
+def _write_codes(
+    tile: np.ndarray,
+    scale: np.float32,
+    scratch: np.ndarray,
+    int_tiles: np.ndarray,
+    bits: int,
+    boundaries: np.ndarray,
+    trellis: TrellisTables | None,
+    payload: np.ndarray,
+    fields_at: np.ndarray,
+) -> None:
+    """Write codes; numba drops a branch on whether an argument is None."""
+    if trellis is not None:
         write_trellis_codes(
-            *(tile, scale, scratch, int_tiles),
-            *(bits, constants.trellis, payload, fields_at),
+            *(tile, scale, scratch, int_tiles, bits, trellis, payload, fields_at)
         )
-        return scale
-    thresholds = get_rows(constants.thresholds, 0, 1, NUM_BOUNDARIES)
+        return
+    thresholds = get_rows(boundaries, 0, 1, NUM_BOUNDARIES)
     for group in range(tile.shape[0] // LANES):
         word = ints(0)
         for i in range(LANES):
@@ -132,7 +153,6 @@ def encode_low_bit_keys(
             indices = to_indices(coordinates, thresholds, bits)
             word = word | (indices << (bits * i))
         write_words(payload, fields_at, group * bits, word)
-    return scale
 
 
 @part

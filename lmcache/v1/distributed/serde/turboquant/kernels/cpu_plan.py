@@ -62,7 +62,6 @@ class Plan(NamedTuple):
             which the zero point follows.
         has_rotary: Whether keys may be turned by rotary angles.
         is_averaged: Whether norms are stored that make vectors unbiased.
-        is_trellis: Whether codes are those of a trellis.
         padding_offset: Offset of the byte that fills a slot up, which the last
             field takes care of; 0 where there is none.
     """
@@ -83,7 +82,6 @@ class Plan(NamedTuple):
     codes_bytes: int
     has_rotary: bool
     is_averaged: bool
-    is_trellis: bool
     padding_offset: int
 
 
@@ -99,7 +97,8 @@ class Constants(NamedTuple):
             largest int32.
         magnitudes: ``[NUM_CENTROIDS, LANES]`` float32. Each centroid above zero,
             as often as makes ``NUM_CENTROIDS``.
-        trellis: Tables of trellis codes.
+        trellis: Tables of trellis codes; None for other fields. Kernels are compiled
+            for either type, so that one kind of codes costs the other nothing.
     """
 
     signs: np.ndarray
@@ -107,7 +106,7 @@ class Constants(NamedTuple):
     scale: np.float32
     thresholds: np.ndarray
     magnitudes: np.ndarray
-    trellis: TrellisTables
+    trellis: TrellisTables | None
 
 
 def make_plan(
@@ -150,7 +149,6 @@ def make_plan(
         codes_bytes=field.dim * field.bits // 8,
         has_rotary=isinstance(field, KeyField) and field.rope_theta > 0,
         is_averaged=isinstance(field, KeyField) and field.is_averaged,
-        is_trellis=isinstance(field, KeyField) and field.is_trellis,
         padding_offset=field.num_bytes if is_padded else 0,
     )
 
@@ -181,6 +179,8 @@ def make_constants(field: Field, layers: range) -> Constants:
     """
     dim, bits = field.dim, field.bits
     block = dim & -dim
+    is_trellis = isinstance(field, KeyField) and field.is_trellis
+    trellis = make_trellis_tables(dim, bits) if is_trellis else None
     thresholds = np.full((NUM_BOUNDARIES, LANES), np.iinfo(np.int32).max, np.int32)
     magnitudes = np.zeros((NUM_CENTROIDS, LANES), np.float32)
     signs: np.ndarray = np.zeros((0, dim), np.float32)
@@ -197,7 +197,7 @@ def make_constants(field: Field, layers: range) -> Constants:
         scale=np.float32(block**-0.5),
         thresholds=thresholds,
         magnitudes=magnitudes,
-        trellis=make_trellis_tables(field),
+        trellis=trellis,
     )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 # First Party
 from lmcache.v1.distributed.serde.turboquant import tables, trellis
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_lanes import LANES
-from lmcache.v1.distributed.serde.turboquant.slot import Field, KeyField
 
 NUM_MAGNITUDES = 16
 """Levels above zero at 4 bits; levels are symmetric."""
@@ -20,7 +19,7 @@ NUM_EDGES = NUM_MAGNITUDES - trellis.NUM_SUBSETS // 2
 
 
 class TrellisTables(NamedTuple):
-    """Tables of a field of trellis codes; empty for other fields.
+    """Tables of a field of trellis codes.
 
     Attributes:
         edges: ``[NUM_EDGES, LANES]`` int32. For each level above zero but the two
@@ -44,36 +43,27 @@ class TrellisTables(NamedTuple):
     greatest_gain: np.float32
 
 
-def make_trellis_tables(field: Field) -> TrellisTables:
+def make_trellis_tables(dim: int, bits: int) -> TrellisTables:
     """Gather the tables of a field.
 
     Args:
-        field: Byte layout of any field.
+        dim: Dimensions of its vectors.
+        bits: Bits a code.
 
     Returns:
-        The tables; nothing but their types matters unless the field holds trellis
-        codes.
+        The tables.
     """
-    edges: np.ndarray = np.zeros((0, LANES), np.int32)
-    windows: np.ndarray = np.zeros((0, trellis.NUM_SUBSETS), np.float32)
-    magnitudes: np.ndarray = np.zeros((0, LANES), np.float32)
-    reach = 0.0
-    if isinstance(field, KeyField) and field.is_trellis:
-        levels = tables.trellis_levels(field.dim, field.bits).numpy()
-        above_zero = levels[len(levels) // 2 :]
-        edges = _edges(above_zero)
-        starts = np.arange(len(levels) - trellis.NUM_SUBSETS + 1)[:, None]
-        subsets = np.arange(trellis.NUM_SUBSETS)
-        windows = levels[starts + (subsets - starts) % trellis.NUM_SUBSETS]
-        members = above_zero.reshape(-1, trellis.NUM_SUBSETS)
-        repeated = members.repeat(NUM_MAGNITUDES // len(above_zero), axis=0)
-        magnitudes = repeated.reshape(-1, 1).repeat(LANES, axis=1)
-        reach = trellis.REACH.get(field.bits, 0.0) * field.dim**-0.5
+    levels = tables.trellis_levels(dim, bits).numpy()
+    above_zero = levels[len(levels) // 2 :]
+    starts = np.arange(len(levels) - trellis.NUM_SUBSETS + 1)[:, None]
+    subsets = np.arange(trellis.NUM_SUBSETS)
+    members = above_zero.reshape(-1, trellis.NUM_SUBSETS)
+    repeated = members.repeat(NUM_MAGNITUDES // len(above_zero), axis=0)
     return TrellisTables(
-        edges=edges,
-        windows=windows,
-        magnitudes=magnitudes,
-        reach=np.float32(reach),
+        edges=_edges(above_zero),
+        windows=levels[starts + (subsets - starts) % trellis.NUM_SUBSETS],
+        magnitudes=repeated.reshape(-1, 1).repeat(LANES, axis=1),
+        reach=np.float32(trellis.REACH.get(bits, 0.0) * dim**-0.5),
         least_gain=np.float32(trellis.LEAST_GAIN),
         greatest_gain=np.float32(trellis.GREATEST_GAIN),
     )
