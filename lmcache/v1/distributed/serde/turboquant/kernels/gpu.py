@@ -16,6 +16,7 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_constants,
     gpu_device,
     gpu_launch,
+    gpu_trellis_tables,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
@@ -134,7 +135,8 @@ def decode_layers(
     with gpu_device.current(slots.device):
         for plan, rows in _launches(views, slot):
             options = gpu_launch.decode_options(plan, rows.dtype, capability)
-            tables = _rotation(rows, first_layer, run, torch.float16)
+            masks, matrix = _rotation(rows, first_layer, run, torch.float16)
+            tables = masks, matrix, gpu_trellis_tables.level_terms(rows.device)
             key = plan.relative_key
             if key is None:
                 places = _places(views, rows, slots)

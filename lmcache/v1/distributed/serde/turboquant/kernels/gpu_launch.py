@@ -12,9 +12,14 @@ from functools import lru_cache
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels import gpu_constants, gpu_lookup
+from lmcache.v1.distributed.serde.turboquant.kernels import (
+    gpu_constants,
+    gpu_lookup,
+    gpu_trellis_tables,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import (
     INDICES,
+    TRELLIS,
     Plan,
     codes_kind,
     field_places,
@@ -99,6 +104,8 @@ def decode_options(
             terms = gpu_constants.centroid_terms(field.bits)[:num_terms]
             coding += (sum(terms, ()), len(lookups))
             lookups += [gpu_lookup.assembly(field.bits, term) for term in terms]
+        elif codes_kind(field) == TRELLIS:
+            coding += (gpu_trellis_tables.num_terms(field.bits, dtype),)
         codings.append(coding)
     return _shared_options(plan, dtype, capability, codings) | {
         "LOOKUPS": tuple(lookups) if capability else None,

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trellis codes on the GPU backend against the reference."""
+
+# Third Party
+import pytest
+import torch
+
+# First Party
+from tests.v1.distributed.serde.turboquant.gpu_helpers import DEVICE
+
+# isort: split
+
+# First Party
+from lmcache.v1.distributed.serde.turboquant.kernels import gpu
+from tests.v1.distributed.serde.turboquant.closeness import assert_restored_alike
+from tests.v1.distributed.serde.turboquant.cpu_helpers import (
+    compressed_views,
+    layout_of,
+    reference_decode,
+    slots_shape,
+)
+
+CASES = [
+    ("turboquant_4bit_t", 128, torch.bfloat16),
+    ("turboquant_3bit_t", 96, torch.float16),
+    ("turboquant_2bit_t", 80, torch.float16),
+    ("turboquant_3bit_t", 64, torch.float32),
+]
+"""All widths of codes, chunks of 16 and 32, a head with an odd factor."""
+
+
+@pytest.mark.parametrize("preset, head_dim, dtype", CASES)
+def test_decodes_any_codes_to_the_references_numbers(
+    preset: str, head_dim: int, dtype: torch.dtype
+) -> None:
+    shape = (2, 2, 11, 3 * head_dim)
+    layout = layout_of(torch.empty(shape, dtype=dtype), preset, head_dim, framed=True)
+    generator = torch.Generator().manual_seed(head_dim)
+    sizes = slots_shape(layout)
+    slots = torch.randint(256, sizes, generator=generator, dtype=torch.uint8)
+    for field, start in layout.slot.fields:
+        norms = torch.rand(sizes[:-1], generator=generator).half()[..., None]
+        end = start + field.num_bytes
+        slots[..., end - 2 : end] = norms.view(torch.uint8)
+    restored = torch.full(shape, float("nan"), dtype=dtype, device=DEVICE)
+    views = compressed_views(restored, layout)
+    gpu.decode_layers(slots.to(DEVICE), views, layout.slot, 0)
+    assert_restored_alike(restored.cpu(), reference_decode(slots, layout), head_dim)
