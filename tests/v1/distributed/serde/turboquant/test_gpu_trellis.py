@@ -11,7 +11,9 @@ from tests.v1.distributed.serde.turboquant.gpu_helpers import DEVICE
 # isort: split
 
 # First Party
+from lmcache.v1.distributed.serde.turboquant import reference
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu
+from lmcache.v1.distributed.serde.turboquant.kv_layout import kv_views
 from tests.v1.distributed.serde.turboquant.closeness import assert_restored_alike
 from tests.v1.distributed.serde.turboquant.cpu_helpers import (
     compressed_views,
@@ -19,6 +21,7 @@ from tests.v1.distributed.serde.turboquant.cpu_helpers import (
     reference_decode,
     slots_shape,
 )
+from tests.v1.distributed.serde.turboquant.helpers import gaussian
 
 CASES = [
     ("turboquant_4bit_t", 128, torch.bfloat16),
@@ -44,5 +47,38 @@ def test_decodes_any_codes_to_the_references_numbers(
         slots[..., end - 2 : end] = norms.view(torch.uint8)
     restored = torch.full(shape, float("nan"), dtype=dtype, device=DEVICE)
     views = compressed_views(restored, layout)
-    gpu.decode_layers(slots.to(DEVICE), views, layout.slot, 0)
+    on_device = slots.to(DEVICE)
+    assert gpu.supports(views, on_device, layout.slot)
+    assert not gpu.encodes(layout.slot)
+    gpu.decode_layers(on_device, views, layout.slot, 0)
     assert_restored_alike(restored.cpu(), reference_decode(slots, layout), head_dim)
+
+
+RELATIVE_CASES = [
+    ("turboquant_4bit_tc", 64, torch.bfloat16, 0.0),
+    ("turboquant_2bit_tc", 64, torch.float16, 1e4),
+    ("turboquant_3bit_tc", 64, torch.float32, 1e4),
+]
+
+
+@pytest.mark.parametrize("preset, head_dim, dtype, theta", RELATIVE_CASES)
+def test_decodes_relative_rows_to_the_references_numbers(
+    preset: str, head_dim: int, dtype: torch.dtype, theta: float
+) -> None:
+    tensor = gaussian(2, 1, 70, 2 * head_dim) + 2 * gaussian(2 * head_dim, seed=1)
+    tensor[0, 0, 5], tensor[0, 0, 6, 3] = 0, torch.nan
+    tensor = tensor.to(dtype)
+    layout = layout_of(tensor, preset, head_dim, framed=True, rope_theta=theta)
+    slots = torch.zeros(slots_shape(layout), dtype=torch.uint8)
+    table = torch.zeros(layout.side_table.num_bytes, dtype=torch.uint8)
+    parts = layout.side_table.parts(table)
+    views = kv_views(tensor, layout.geometry)
+    reference.encode_layers(views, slots, layout.slot, 0, parts)
+    expected = torch.empty_like(tensor)
+    views = kv_views(expected, layout.geometry)
+    reference.decode_layers(slots, views, layout.slot, 0, parts)
+    restored = torch.full_like(tensor, float("nan"), device=DEVICE)
+    views = kv_views(restored, layout.geometry)
+    parts = layout.side_table.parts(table.to(DEVICE))
+    gpu.decode_layers(slots.to(DEVICE), views, layout.slot, 0, parts)
+    assert_restored_alike(restored.cpu(), expected, head_dim)

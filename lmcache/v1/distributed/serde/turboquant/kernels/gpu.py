@@ -53,20 +53,27 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
 
     Returns:
         False where another backend has to do the work: off NVIDIA GPUs, on vectors
-        that are too wide or not equally spaced, on trellis codes, and on rotary pairs
-        that are not in
+        that are too wide or not equally spaced, and on rotary pairs that are not in
         different chunks alike.
     """
     num_heads = slots.shape[2]
     return (
         gpu_device.runs_on(slots.device)
-        and not slot.key.is_trellis
         and all(_has_rows(view, slots) for view in views if view is not None)
         and not (slot.key.rope_theta and _num_chunks(slot.key.dim) % 2)
         and slots.shape[0] <= MAX_LAYERS
         and slots.stride()[1:] == (num_heads * slot.slot_bytes, slot.slot_bytes, 1)
         and slots.stride(0) % 2 == slots.data_ptr() % 2 == 0
     )
+
+
+def encodes(slot: SlotLayout) -> bool:
+    """Return whether the kernels encode such slots too; trellis codes they only read.
+
+    Args:
+        slot: Byte layout of a slot.
+    """
+    return not slot.key.is_trellis
 
 
 def encode_layers(

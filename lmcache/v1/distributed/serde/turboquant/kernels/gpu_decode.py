@@ -206,7 +206,7 @@ def restore_indices(
         product = None
         if IS_TRELLIS:
             chunk, before = words[index]
-            entries = gpu_trellis.level_terms(chunk, before, terms_ptr, BITS)
+            entries = gpu_trellis.level_terms(chunk, before, terms_ptr, BITS, PTX)
         for term in tl.static_range(NUM_TERMS):
             if IS_TRELLIS:
                 found = gpu_trellis.halves(entries, term)

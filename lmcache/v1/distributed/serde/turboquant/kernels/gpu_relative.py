@@ -118,8 +118,8 @@ def decode_relative_kernel(
         num_heads: As in :func:`encode_relative_kernel`.
         FIRST: The field.
         slots_ptr, target_ptr, masks_ptr, matrix_ptr, terms_ptr, layer_stride,
-        row_stride, slots_stride, num_rows, HEAD_DIM, SLOT_PAIRS, WIDTH, HARTLEY, TILE_ROWS,
-        LOOKUPS, PTX, IS_SHORT: As in ``gpu_decode.decode_kernel``.
+        row_stride, slots_stride, num_rows, HEAD_DIM, SLOT_PAIRS, WIDTH, HARTLEY,
+        TILE_ROWS, LOOKUPS, PTX, IS_SHORT: As in ``gpu_decode.decode_kernel``.
     """
     NUM_CHUNKS: tl.constexpr = HEAD_DIM // WIDTH
     ROTATION: tl.constexpr = (WIDTH, HARTLEY)

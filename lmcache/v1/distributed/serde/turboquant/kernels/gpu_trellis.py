@@ -43,7 +43,7 @@ def load_before(
 
 
 @triton.jit
-def level_terms(words, before, terms_ptr, BITS: tl.constexpr):
+def level_terms(words, before, terms_ptr, BITS: tl.constexpr, PTX: tl.constexpr):
     """Look up packed codes.
 
     Args:
@@ -51,6 +51,7 @@ def level_terms(words, before, terms_ptr, BITS: tl.constexpr):
         before: Result of :func:`load_before`.
         terms_ptr: ``gpu_trellis_tables.level_terms``.
         BITS: Bits a code.
+        PTX: Whether PTX instructions are available.
 
     Returns:
         Tuple of eight int32 tensors of the same shape, by position.
@@ -72,10 +73,30 @@ def level_terms(words, before, terms_ptr, BITS: tl.constexpr):
     found = ()
     for pair in tl.static_range(_PAIRS):
         place = (even >> (2 * BITS * pair)) & (2 ** (BITS + 1) - 1)
-        found = found + (tl.load(terms_ptr + place),)
+        found = found + (_entry(terms_ptr, place, PTX),)
         place = (odd >> (2 * BITS * pair)) & (2 ** (BITS + 1) - 1)
-        found = found + (tl.load(terms_ptr + place),)
+        found = found + (_entry(terms_ptr, place, PTX),)
     return found
+
+
+@triton.jit
+def _entry(table_ptr, place, PTX: tl.constexpr):
+    """Load one int32 of a table for each of ``place``, int32 of any shape."""
+    if PTX:
+        # Triton would load in a layout of its own, and shuffle what it loaded.
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b64 address;
+            mad.wide.u32 address, $2, 4, $1;
+            ld.global.nc.b32 $0, [address];
+            }""",
+            "=r,l,r",
+            [table_ptr.to(tl.int64), place],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    return tl.load(table_ptr + place)
 
 
 @triton.jit
