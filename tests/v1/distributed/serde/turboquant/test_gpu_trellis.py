@@ -50,6 +50,8 @@ def test_decodes_any_codes_to_the_references_numbers(
     on_device = slots.to(DEVICE)
     assert gpu.supports(views, on_device, layout.slot)
     assert not gpu.encodes(layout.slot)
+    with pytest.raises(ValueError, match="No kernel encodes trellis codes"):
+        gpu.encode_layers(views, on_device, layout.slot, 0)
     gpu.decode_layers(on_device, views, layout.slot, 0)
     assert_restored_alike(restored.cpu(), reference_decode(slots, layout), head_dim)
 

@@ -65,9 +65,14 @@ def encode_options(
         dtype: Element type of the source.
         capability: Compute capability of the GPU; None for the interpreter,
             which has neither PTX nor float8.
+
+    Raises:
+        ValueError: If a field is of trellis codes, which the kernel cannot choose.
     """
     codings: list[Coding] = []
     for field, start in plan.fields:
+        if codes_kind(field) == TRELLIS:
+            raise ValueError(f"No kernel encodes trellis codes: {field}")
         coding: Coding = (codes_kind(field), field.bits, *field_places(field, start))
         if codes_kind(field) == INDICES:
             factor = gpu_constants.index_factor(field.dim, field.bits)
