@@ -13,7 +13,7 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
     ValueField,
 )
 
-INDICES, LEVELS, FLOAT8 = range(3)
+INDICES, LEVELS, FLOAT8, TRELLIS = range(4)
 """What the codes of a field are."""
 
 
@@ -67,7 +67,9 @@ def codes_kind(field: Field) -> int:
     """Return what a field's codes are."""
     if isinstance(field, ValueField):
         return LEVELS
-    return FLOAT8 if field.is_fp8 else INDICES
+    if field.is_fp8:
+        return FLOAT8
+    return TRELLIS if field.is_trellis else INDICES
 
 
 def field_places(field: Field, start: int) -> tuple[int, int]:
