@@ -156,9 +156,10 @@ def _write(rows: list[Row], origin: dict[str, str], options: Namespace) -> str:
             f"and interquartile ranges of {options.repetitions} rounds, of fewer, at "
             f"least {LEAST_ROUNDS}, where they would take more than "
             f"{options.seconds:g} s. L1 memory is page-locked where there is a GPU, as "
-            "that of LMCache's server is by default. CPU time is that of LMCache's process, without "
-            "the Redis server's, which writes to disk before it answers. GPU time is "
-            "that of the kernels, without copies, measured once for each serde.",
+            "that of LMCache's server is by default. CPU time is that of LMCache's "
+            "process, without the Redis server's, which writes to disk before it "
+            "answers. GPU time is that of the kernels, without copies, measured once "
+            "for each serde.",
             ", ".join(f"{key} {value}" for key, value in origin.items()) + ".",
             "",
             report.table(rows, missing),

@@ -25,6 +25,10 @@ from lmcache.v1.distributed.serde.turboquant import tables
 from lmcache.v1.distributed.serde.turboquant.rotation import row_norms
 from lmcache.v1.distributed.serde.turboquant.slot import KeyField
 
+SPREAD_EXPONENT = 0.2
+"""Power of a dimension's relative mean square that its spread is. A quarter makes the
+error of rotated coordinates least; predictions of models are closer at less."""
+
 MIN_SPREAD = 0.25
 """Least spread of a dimension; a constant one must not attract all error."""
 
@@ -39,11 +43,11 @@ def measure(rows: torch.Tensor, field: KeyField) -> tuple[torch.Tensor, torch.Te
 
     1. ``m`` = mean of ``z``; ``d = z - m``; ``w = 1 / |d|^2``, the weight of a token.
     2. mean = ``m + sum(w d) / sum(w)``, and ``q = sum(w d^2) / sum(w)`` about it, a
-       dimension at a time; spread = ``(q / average of q) ** (1 / 4)``, at least
-       ``MIN_SPREAD``.
+       dimension at a time; spread = ``(q / average of q) **
+       SPREAD_EXPONENT``, at least ``MIN_SPREAD``.
 
     A token far from the others has little weight. Tokens with a NaN or an infinity
-    have none. The fourth root makes the error of rotated coordinates least.
+    have none.
 
     The distance of a key is ``|d|^2 / |z|^2``; 0 where it is zero or not finite.
 
@@ -71,7 +75,9 @@ def measure(rows: torch.Tensor, field: KeyField) -> tuple[torch.Tensor, torch.Te
     powers = (weights * (offsets - shifts).square()).sum(dim=0) / total
     average = powers.mean(dim=-1, keepdim=True)
     relative = powers / torch.where(average > 0, average, 1)
-    spreads = torch.where(average > 0, relative**0.25, 1).clamp(min=MIN_SPREAD)
+    spreads = torch.where(average > 0, relative**SPREAD_EXPONENT, 1).clamp(
+        min=MIN_SPREAD
+    )
     half = field.dim // 2
     spreads[..., :half] *= torch.where(is_turned, -1, 1)
     statistics = torch.cat([means + shifts, spreads], dim=-1).bfloat16()

@@ -44,7 +44,7 @@ SHAPE = (2, 2, 64, 64)
 def gpu_kernels_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the GPU's kernels work on CPU tensors too."""
     monkeypatch.setattr(cpu, "supports", lambda *_: False)
-    monkeypatch.setattr(payload, "_gpu_or_reference", lambda *_: gpu)
+    monkeypatch.setattr(payload, "_gpu_or_reference", lambda *_, **__: gpu)
 
 
 def frame_of(

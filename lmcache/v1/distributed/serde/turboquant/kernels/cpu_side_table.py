@@ -8,7 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.calibration import MIN_SPREAD
+from lmcache.v1.distributed.serde.turboquant.calibration import (
+    MIN_SPREAD,
+    SPREAD_EXPONENT,
+)
 from lmcache.v1.distributed.serde.turboquant.kernels.cpu_compile import (
     part,
 )
@@ -153,7 +156,7 @@ def write_statistics(
     for dim in range(dims):
         spread = 1.0
         if average > 0.0:
-            spread = max(np.sqrt(np.sqrt(squares[dim] / average)), MIN_SPREAD)
+            spread = max((squares[dim] / average) ** SPREAD_EXPONENT, MIN_SPREAD)
         if turned[dim] and 2 * dim < dims:
             spread = -spread
         numbers[dim // LANES, dim % LANES] = np.float32(spread)

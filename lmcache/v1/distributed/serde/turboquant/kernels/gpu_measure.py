@@ -23,6 +23,7 @@ NUM_STAGES = tl.constexpr(3)
 """Blocks that are loaded ahead."""
 
 _MIN_SPREAD = tl.constexpr(calibration.MIN_SPREAD)
+_SPREAD_EXPONENT = tl.constexpr(calibration.SPREAD_EXPONENT)
 _MIN_SQUARE = tl.constexpr(calibration.MIN_SQUARE)
 
 
@@ -218,7 +219,8 @@ def _store(statistics_ptr, mean, shifts, squares, total, is_turned, HALF: tl.con
 def _spread(power, average):
     """Return spreads ``[columns]`` from mean squares and their average."""
     relative = power / tl.where(average > 0.0, average, 1.0)
-    spread = tl.maximum(tl.sqrt(tl.sqrt(relative)), _MIN_SPREAD)
+    power = tl.exp2(tl.log2(relative) * _SPREAD_EXPONENT)
+    spread = tl.maximum(power, _MIN_SPREAD)
     return tl.where(average > 0.0, spread, 1.0)
 
 

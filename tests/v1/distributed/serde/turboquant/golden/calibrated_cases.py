@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen frames of calibrated presets, written by the reference.
+"""Frozen frames of presets that need one, written by the reference.
 
 ``python -m tests.v1.distributed.serde.turboquant.golden.calibrated_cases`` writes
 those that are missing. One that exists is never overwritten.
@@ -117,6 +117,14 @@ CASES = [
         {"head_dim": 64, "rope_theta": 1e6},
     ),
     CalibratedCase("turboquant_2bit_cc", "bfloat16", (2, 1, 63, 64), {"head_dim": 64}),
+    CalibratedCase(
+        "turboquant_4bit_tc", "bfloat16", (2, 1, 64, 128), {"rope_theta": 1e4}
+    ),
+    CalibratedCase("turboquant_3bit_tc", "float32", (2, 1, 64, 80), {"head_dim": 80}),
+    CalibratedCase("turboquant_2bit_tc", "float16", (2, 1, 64, 64), {"head_dim": 64}),
+    CalibratedCase("turboquant_4bit_t", "bfloat16", (2, 1, 3, 128), {}),
+    CalibratedCase("turboquant_3bit_t", "float32", (2, 1, 3, 80), {"head_dim": 80}),
+    CalibratedCase("turboquant_2bit_t", "float16", (2, 1, 3, 64), {"head_dim": 64}),
     CalibratedCase(
         "turboquant_2bit_cc",
         "bfloat16",
