@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calibrated presets are meant to reach."""
+"""What the calibrated presets are meant to reach, as codebooks and trellis codes."""
 
 # Standard
 from dataclasses import dataclass
@@ -28,4 +28,8 @@ TARGETS = (
     Target("turboquant_3bit_cc", "turboquant_4bit_nc"),
     Target("turboquant_2bit_cc", "turboquant_3bit_nc"),
     Target("turboquant_2bit_cc", "turboquant_4bit_nc", plain=False),
+    Target("turboquant_4bit_tc", FP8),
+    Target("turboquant_3bit_tc", "turboquant_4bit_nc"),
+    Target("turboquant_2bit_tc", "turboquant_3bit_nc"),
+    Target("turboquant_2bit_tc", "turboquant_4bit_nc", plain=False),
 )
