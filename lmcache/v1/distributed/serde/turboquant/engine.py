@@ -80,6 +80,8 @@ class Engine:
         """
         sources = [tensor.data for tensor in tensors]
         device, stager = self._place([buffer, *sources])
+        if _takes_a_search(container):
+            device, stager = CPU, None
         if stager is not None:
             try:
                 stager.encode(container, sources, buffer, key_fingerprint)
@@ -184,3 +186,13 @@ class Engine:
             self._has_warned = True
             logger.warning("TurboQuant works on the CPU for now: %s", shortage)
         return CPU
+
+
+def _takes_a_search(container: Container) -> bool:
+    """Return whether codes have to be searched for, which only the CPU has kernels for.
+
+    On an accelerator the reference would launch several kernels for every coordinate.
+    """
+    return any(
+        layout.quantises and layout.slot.key.is_trellis for layout in container.layouts
+    )

@@ -35,6 +35,8 @@ NAMESAKES = {
     "turboquant_4bit_cc": "turboquant_4bit_nc",
     "turboquant_k3v4_cc": "turboquant_k3v4_nc",
     "turboquant_3bit_cc": "turboquant_3bit_nc",
+    "turboquant_4bit_tc": "turboquant_4bit_nc",
+    "turboquant_3bit_tc": "turboquant_3bit_nc",
 }
 LAYOUTS = {
     "split": ((2, 3, 100, 128), {}),

@@ -116,6 +116,30 @@ def test_the_cpu_works_where_memory_is_short(
     assert torch.equal(restored, decode(expected, TENSOR, CONFIG))
 
 
+@pytest.mark.usefixtures("accelerator_is_chosen")
+@pytest.mark.parametrize("preset", ["turboquant_4bit_t", "turboquant_2bit_tc"])
+def test_the_cpu_searches_for_trellis_codes(
+    preset: str, monkeypatch: pytest.MonkeyPatch, warnings: LogRecorder
+) -> None:
+    config = unskipped(preset, 64, framed=True)
+    monkeypatch.setattr(engine, "Stager", ShortStager)
+    expected = encode(TENSOR, config)
+    assert torch.equal(host_encode(TENSOR, config), expected)
+    assert not warnings.about("CPU for now")
+
+
+@needs_gpu
+@pytest.mark.parametrize("preset", ["turboquant_4bit_t", "turboquant_2bit_tc"])
+def test_trellis_codes_of_a_gpu(preset: str) -> None:
+    config = unskipped(preset, 64, framed=True, staging_mib=1)
+    expected = encode(TENSOR, config)
+    assert torch.equal(encode(TENSOR.to(DEVICE), config).cpu(), expected)
+    restored = host_decode(expected, config)
+    torch.testing.assert_close(
+        restored, decode(expected, TENSOR, config), rtol=2**-9, atol=2**-9
+    )
+
+
 @needs_gpu
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("framed", [False, True])
