@@ -17,9 +17,9 @@ import triton.language as tl
 from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_codes,
     gpu_float8,
+    gpu_indices,
     gpu_rotation,
     gpu_tiles,
-    gpu_trellis,
     gpu_values,
 )
 
@@ -100,8 +100,8 @@ def _load_field(
 
     Returns:
         Chunks, uint8 ``[rows, width]`` of float8 and of others the result of
-        :func:`load_codes`; a tuple of float32 ``[rows]``: the norm of indices, scale
-        and zero point of levels.
+        ``gpu_indices.load_codes``; a tuple of float32 ``[rows]``: the norm of indices,
+        scale and zero point of levels.
     """
     pair_ptrs = slot_ptrs.to(tl.pointer_type(tl.uint16))
     after = pair_ptrs + FIELD[3]
@@ -110,7 +110,7 @@ def _load_field(
         ptrs = (slot_ptrs + 2 * FIELD[2])[:, None]
         return gpu_tiles.load_chunks(ptrs, HEAD_DIM // CHUNK, CHUNK), ()
     else:
-        words = load_codes(pair_ptrs, FIELD, HEAD_DIM // WIDTH, WIDTH)
+        words = gpu_indices.load_codes(pair_ptrs, FIELD, HEAD_DIM // WIDTH, WIDTH)
         first = gpu_tiles.load_half(after)
         if FIELD[0] == gpu_tiles.LEVELS:
             return words, (first, gpu_tiles.load_half(after + 1))
@@ -143,92 +143,6 @@ def _restore_field(
 
 
 @triton.jit
-def load_codes(
-    pair_ptrs, FIELD: tl.constexpr, NUM_CHUNKS: tl.constexpr, WIDTH: tl.constexpr
-):
-    """Load packed codes.
-
-    Args:
-        pair_ptrs: uint16 pointers to the slots, ``[rows]``.
-        FIELD: As ``FIRST`` of the kernel.
-        NUM_CHUNKS, WIDTH: Chunks of a row, and elements of a chunk.
-
-    Returns:
-        Tuple of chunks, int32 ``[rows, WIDTH / 8]``; of a trellis code each with the
-        result of ``gpu_trellis.load_before``.
-    """
-    BITS: tl.constexpr = FIELD[1]
-    COUNT: tl.constexpr = WIDTH // gpu_codes.CODES_PER_WORD
-    pair_ptrs += FIELD[2]
-    words = ()
-    for index in tl.static_range(NUM_CHUNKS):
-        chunk = gpu_tiles.load_words(pair_ptrs, index * COUNT, COUNT, BITS)
-        if FIELD[0] == gpu_tiles.TRELLIS:
-            before = gpu_trellis.load_before(pair_ptrs, index * COUNT, COUNT, BITS)
-            words = words + ((chunk, before),)
-        else:
-            words = words + (chunk,)
-    return words
-
-
-@triton.jit
-def restore_indices(
-    words,
-    norms,
-    matrix,
-    terms_ptr,
-    FIELD: tl.constexpr,
-    ROTATION: tl.constexpr,
-    LOOKUPS: tl.constexpr,
-    PTX: tl.constexpr,
-):
-    """Restore rows from codebook indices and norms, but for their signs.
-
-    Args:
-        words: Result of :func:`load_codes`.
-        norms: float32 ``[rows]``.
-        matrix: ``gpu_rotation.load_matrix``.
-        terms_ptr: ``gpu_trellis_tables.level_terms``.
-        FIELD, LOOKUPS, PTX: As ``FIRST``, ``LOOKUPS`` and ``PTX`` of the kernel.
-        ROTATION: ``WIDTH`` and ``HARTLEY``.
-
-    Returns:
-        Tuple of chunks, float32 ``[rows, WIDTH]``.
-    """
-    HARTLEY: tl.constexpr = ROTATION[1]
-    IS_TRELLIS: tl.constexpr = FIELD[0] == gpu_tiles.TRELLIS
-    BITS: tl.constexpr = FIELD[1]
-    TERMS: tl.constexpr = FIELD[4]
-    LOOKUP: tl.constexpr = None if IS_TRELLIS else FIELD[5]
-    NUM_TERMS: tl.constexpr = TERMS if IS_TRELLIS else len(TERMS) // 2**BITS
-    products = ()
-    for index in tl.static_range(len(words)):
-        product = None
-        if IS_TRELLIS:
-            chunk, before = words[index]
-            entries = gpu_trellis.level_terms(chunk, before, terms_ptr, BITS, PTX)
-        for term in tl.static_range(NUM_TERMS):
-            if IS_TRELLIS:
-                found = gpu_trellis.halves(entries, term)
-            else:
-                found = gpu_codes.centroids(
-                    words[index], BITS, term, TERMS, LOOKUPS, LOOKUP
-                )
-            joined = gpu_codes.join_positions(found)
-            chunk = gpu_rotation.to_lane_order(joined, gpu_rotation.JOINED_RUN)
-            product = gpu_rotation.multiply(chunk, matrix, product, PTX)
-        products = products + (product,)
-    rotated = gpu_rotation.mix(products, HARTLEY)
-    factors = norms * tl.rsqrt(gpu_rotation.sum_of_squares(rotated))
-    rows = ()
-    for index in tl.static_range(len(words)):
-        chunk = rotated[index] * factors[:, None]
-        chunk = gpu_rotation.from_lane_order(chunk, gpu_rotation.FRAGMENT_RUN)
-        rows = rows + (chunk,)
-    return rows
-
-
-@triton.jit
 def _store_restored(
     codes,
     norms,
@@ -244,7 +158,7 @@ def _store_restored(
     DTYPE: tl.constexpr = row_ptrs.dtype.element_ty
     masks = gpu_rotation.load_masks(tables[0], norms.shape[0], len(codes), WIDTH)
     matrix = gpu_rotation.load_matrix(tables[1], WIDTH)
-    rows = restore_indices(
+    rows = gpu_indices.restore_indices(
         codes, norms, matrix, tables[2], FIELD, ROTATION, LOOKUPS, PTX
     )
     for index in tl.static_range(len(rows)):

@@ -18,11 +18,11 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_statistics,
     gpu_tiles,
 )
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import (
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_indices
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_indices import (
     load_codes,
     restore_indices,
 )
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_indices
 
 _SIGN_BIT = tl.constexpr(0x8000)
 
