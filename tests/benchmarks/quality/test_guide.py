@@ -100,7 +100,11 @@ def test_targets_are_reached_under_strong_biases_and_not_under_plain_keys(
     for condition, *cells in zip(*(row[2:] for row in [heading, *rows]), strict=True):
         unmet = ["not met" in cell for cell in cells]
         if condition == PLAIN.name:
-            assert unmet == [True, True, True, False]
+            codebooks, trellises = (
+                [True, True, True, False],
+                [True, False, False, False],
+            )
+            assert unmet == codebooks + trellises
         elif condition.split()[1] in ("20", "60"):
             assert not any(unmet), condition
 
@@ -116,7 +120,7 @@ def test_a_search_lowers_the_divergence_of_four_and_three_bit_keys(
         ]
         for effort in SEARCHES
     }
-    assert round(max(ratios["best"]), 2) == 0.93
+    assert round(max(ratios["best"]), 2) == 0.92
     assert round(min(ratios["best"]), 2) == 0.61
     assert sum(ratio > 1 for ratio in ratios["balanced"]) == 1
 

@@ -219,4 +219,6 @@ def all_subjects() -> list[Subject]:
     subjects += [subject("no tokens", (2, 3, 0, 128), torch.half)]
     calibrated = {"preset": "turboquant_3bit_cc", "head_dim": 8, "rope_theta": 1e4}
     subjects += [subject("calibrated", (2, 3, 64, 8), torch.half, **calibrated)]
+    trellis = calibrated | {"preset": "turboquant_2bit_tc"}
+    subjects += [subject("trellis", (2, 3, 64, 8), torch.half, **trellis)]
     return subjects
