@@ -98,6 +98,13 @@ def reject_unknown_keys(kwargs: Mapping[str, object], known: list[str]) -> None:
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""``."""
-    nearest = get_close_matches(name, known, n=1)
+    """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""``.
+
+    Args:
+        name: The name given.
+        known: The names that exist, the commoner first: of those that a name cut
+            short could be, the first is suggested.
+    """
+    completed = [choice for choice in known if name and choice.startswith(name)]
+    nearest = completed or get_close_matches(name, known, n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""

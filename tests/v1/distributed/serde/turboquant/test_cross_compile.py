@@ -96,8 +96,9 @@ def compile_trellis(capability: int, dtype: str, bits: int, theta: float) -> Non
     from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
     preset = TRELLIS_PRESETS[f"turboquant_{bits}bit_tc"]
-    settings = {"is_calibrated": True, "rope_theta": theta}
-    slot = SlotLayout.for_preset(preset, 128, 128, keys_only=False, **settings)
+    slot = SlotLayout.for_preset(
+        preset, 128, 128, keys_only=False, is_calibrated=True, rope_theta=theta
+    )
     no_table: dict[str, object] = {} if theta else {"rotary_ptr": None}
     key, value = gpu_plan.plans_of(slot, have_same_rows=True)
     compile_decoding(gpu.decode_relative_kernel, key, dtype, capability, no_table)
