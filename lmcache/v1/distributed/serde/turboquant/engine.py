@@ -3,7 +3,6 @@
 
 # Standard
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 import threading
 
 # Third Party
@@ -19,17 +18,11 @@ from lmcache.v1.distributed.serde.turboquant.device import (
     DeviceChoice,
     available_cores,
     finish_work,
-    has_kernels,
 )
 from lmcache.v1.distributed.serde.turboquant.effort import EFFORTS
-from lmcache.v1.distributed.serde.turboquant.frame import FrameLayout
 from lmcache.v1.distributed.serde.turboquant.memory import StoredTensor
 from lmcache.v1.distributed.serde.turboquant.payload import read_payload, write_payload
 from lmcache.v1.distributed.serde.turboquant.stager import Stager
-
-if TYPE_CHECKING:
-    # First Party
-    from lmcache.v1.distributed.serde.turboquant.resident import Resident
 
 logger = init_logger(__name__)
 
@@ -88,10 +81,6 @@ class Engine:
                 return
             except _SHORTAGES as shortage:
                 device = self._instead(shortage)
-        resident = self._resident(device, [buffer, *sources])
-        if resident is not None and isinstance(container, FrameLayout):
-            if resident.encode(container, tensors, buffer, key_fingerprint):
-                return
         work = buffer
         if buffer.device != device:
             work = torch.empty_like(buffer, device=device)
@@ -131,10 +120,6 @@ class Engine:
                 return
             except _SHORTAGES as shortage:
                 device = self._instead(shortage)
-        resident = self._resident(device, [buffer, *targets])
-        if resident is not None and isinstance(container, FrameLayout):
-            if resident.decode(container, buffer, tensors, key_fingerprint):
-                return
         work = buffer[: container.total_bytes].to(device)
         container.verify(work, key_fingerprint, self._threads)
         parts = zip(tensors, container.layouts, container.spans, strict=True)
@@ -162,23 +147,6 @@ class Engine:
         except _SHORTAGES as shortage:
             return self._instead(shortage), None
         return device, held
-
-    def _resident(
-        self, device: torch.device, buffers: Sequence[torch.Tensor]
-    ) -> "Resident | None":
-        """Return what works where all tensors are on a GPU that has kernels."""
-        if device == CPU or not has_kernels():
-            return None
-        if any(buffer.device != device for buffer in buffers):
-            return None
-        held: Any = getattr(self._of_thread, "resident", None)
-        if held is None or held.device != device:
-            # Triton is optional, and takes long to import.
-            # First Party
-            from lmcache.v1.distributed.serde.turboquant.resident import Resident
-
-            held = self._of_thread.resident = Resident(device, self._effort)
-        return held
 
     def _instead(self, shortage: RuntimeError) -> torch.device:
         """Return the device that works where an accelerator has too little memory."""

@@ -17,14 +17,16 @@ import torch
 # First Party
 from lmcache.v1.distributed.serde.turboquant.checksum import checksum
 from lmcache.v1.distributed.serde.turboquant.failures import (
+    ChangedSettingsError,
     CorruptPayloadError,
+    PayloadError,
     TruncatedPayloadError,
+    WrongKeyError,
 )
 from lmcache.v1.distributed.serde.turboquant.header import (
     ALIGNMENT_BYTES,
     MAX_TENSORS,
     Header,
-    difference,
     header_bytes,
     stored_checksum,
 )
@@ -114,7 +116,7 @@ class FrameLayout:
             body_sum = checksum(frame[self.header_bytes :], threads=threads)
         else:
             body_sum = (payload_sum + self._gap_sum) % 2**64
-        header = self.head(key_fingerprint, body_sum)
+        header = self._header(key_fingerprint, body_sum).pack()
         frame[: self.header_bytes] = torch.frombuffer(
             bytearray(header), dtype=torch.uint8
         )
@@ -142,18 +144,12 @@ class FrameLayout:
         found = checksum(body, threads=threads)
         require_checksum(stored, found)
 
-    def check(
-        self,
-        frame: torch.Tensor,
-        key_fingerprint: int | None = None,
-        head: bytes | None = None,
-    ) -> int:
+    def check(self, frame: torch.Tensor, key_fingerprint: int | None = None) -> int:
         """Check all of a frame but the bytes after the header.
 
         Args:
             frame: As in :meth:`verify`.
             key_fingerprint: As in :meth:`verify`.
-            head: Its first ``header_bytes``, where the caller has fetched them.
 
         Returns:
             The checksum that the bytes after the header must have.
@@ -162,8 +158,7 @@ class FrameLayout:
             ValueError: If the header is corrupt or says anything else, or the frame
                 is cut short.
         """
-        if head is None:
-            head = bytes(frame[: self.header_bytes].cpu().numpy())
+        head = bytes(frame[: self.header_bytes].cpu().numpy())
         if key_fingerprint is None or not self._begins(head, key_fingerprint):
             # Headers of other objects may be longer.
             head = bytes(frame[: header_bytes(MAX_TENSORS)].cpu().numpy())
@@ -175,15 +170,11 @@ class FrameLayout:
             )
         return stored_checksum(head)
 
-    def head(self, key_fingerprint: int, body_checksum: int) -> bytes:
-        """Return the header of a frame of that key and checksum, byte by byte."""
-        return self._header(key_fingerprint, body_checksum).pack()
-
     def _begins(self, head: bytes, key_fingerprint: int) -> bool:
         """Return whether ``head`` is the header of this layout and key."""
         if len(head) < self.header_bytes:
             return False
-        return head == self.head(key_fingerprint, stored_checksum(head))
+        return head == self._header(key_fingerprint, stored_checksum(head)).pack()
 
     def _compare(self, head: bytes, key_fingerprint: int | None) -> None:
         """Raise ValueError, and say why, unless ``head`` starts with the header."""
@@ -192,7 +183,7 @@ class FrameLayout:
             key_fingerprint = stored.key_fingerprint
         expected = self._header(key_fingerprint, stored.checksum)
         if head[: self.header_bytes] != expected.pack():
-            raise difference(stored, expected)
+            raise _difference(stored, expected)
 
     @cached_property
     def _gap_sum(self) -> int:
@@ -225,3 +216,34 @@ def require_checksum(stored: int, found: int) -> None:
 def round_up(size: int, multiple: int) -> int:
     """Return the least multiple that is not below ``size``."""
     return -(-size // multiple) * multiple
+
+
+def _difference(stored: Header, expected: Header) -> PayloadError:
+    """Return the error that names the first difference between two headers."""
+    if len(stored.records) != len(expected.records):
+        found, wanted = len(stored.records), len(expected.records)
+        return ChangedSettingsError(
+            f"TurboQuant payload holds {found} tensors, expected {wanted}"
+        )
+    for index, pair in enumerate(zip(stored.records, expected.records, strict=True)):
+        for field in TensorRecord.__dataclass_fields__:
+            found, wanted = (getattr(record, field) for record in pair)
+            if found != wanted:
+                return ChangedSettingsError(
+                    f"TurboQuant payload was written with {field} {found} (tensor "
+                    f"{index}), expected {wanted}: it belongs to another "
+                    "configuration or model"
+                )
+    if stored.key_fingerprint != expected.key_fingerprint:
+        return WrongKeyError(
+            "TurboQuant payload belongs to another key: the storage returned another "
+            "object's bytes"
+        )
+    if stored.total_bytes != expected.total_bytes:
+        return ChangedSettingsError(
+            f"TurboQuant payload has {stored.total_bytes} bytes, expected "
+            f"{expected.total_bytes}"
+        )
+    return CorruptPayloadError(
+        "TurboQuant payload has a header with numbers where zeros are expected"
+    )

@@ -15,11 +15,8 @@ import zlib
 # First Party
 from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.serde.turboquant.failures import (
-    ChangedSettingsError,
     CorruptPayloadError,
-    PayloadError,
     UnframedPayloadError,
-    WrongKeyError,
 )
 from lmcache.v1.distributed.serde.turboquant.record import RECORD_BYTES, TensorRecord
 
@@ -72,7 +69,7 @@ class Header:
             self.key_fingerprint,
             self.checksum,
         )
-        content = preface + b"".join(record.packed for record in self.records)
+        content = preface + b"".join(record.pack() for record in self.records)
         content = content.ljust(header_bytes(num_records) - _CRC.size, b"\0")
         return content + _CRC.pack(zlib.crc32(content))
 
@@ -140,37 +137,6 @@ def fingerprint(key: ObjectKey) -> int:
     place = (key.model_name, str(key.kv_rank), str(key.object_group_id), key.cache_salt)
     identity = "@".join(place).encode() + b"@" + key.chunk_hash
     return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
-
-
-def difference(stored: Header, expected: Header) -> PayloadError:
-    """Return the error that names the first difference between two headers."""
-    if len(stored.records) != len(expected.records):
-        found, wanted = len(stored.records), len(expected.records)
-        return ChangedSettingsError(
-            f"TurboQuant payload holds {found} tensors, expected {wanted}"
-        )
-    for index, pair in enumerate(zip(stored.records, expected.records, strict=True)):
-        for field in TensorRecord.__dataclass_fields__:
-            found, wanted = (getattr(record, field) for record in pair)
-            if found != wanted:
-                return ChangedSettingsError(
-                    f"TurboQuant payload was written with {field} {found} (tensor "
-                    f"{index}), expected {wanted}: it belongs to another "
-                    "configuration or model"
-                )
-    if stored.key_fingerprint != expected.key_fingerprint:
-        return WrongKeyError(
-            "TurboQuant payload belongs to another key: the storage returned another "
-            "object's bytes"
-        )
-    if stored.total_bytes != expected.total_bytes:
-        return ChangedSettingsError(
-            f"TurboQuant payload has {stored.total_bytes} bytes, expected "
-            f"{expected.total_bytes}"
-        )
-    return CorruptPayloadError(
-        "TurboQuant payload has a header with numbers where zeros are expected"
-    )
 
 
 def stored_checksum(head: bytes) -> int:

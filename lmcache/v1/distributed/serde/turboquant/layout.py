@@ -130,11 +130,6 @@ class PayloadLayout:
         )
 
     @cached_property
-    def has_raw_layers(self) -> bool:
-        """Whether any layer is stored raw."""
-        return any(layers.stop > layers.start for layers in self.raw_layers)
-
-    @cached_property
     def raw_layer_bytes(self) -> int:
         """Bytes of keys and values of one raw layer."""
         itemsize = 1 if self.geometry.is_opaque else self.dtype.itemsize

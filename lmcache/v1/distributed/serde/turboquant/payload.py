@@ -14,7 +14,6 @@ from lmcache.v1.distributed.serde.turboquant.effort import PLAIN, Effort
 from lmcache.v1.distributed.serde.turboquant.kernels import cpu, has_triton
 from lmcache.v1.distributed.serde.turboquant.kv_layout import KVViews, kv_views
 from lmcache.v1.distributed.serde.turboquant.layout import PayloadLayout
-from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
 
 
@@ -35,13 +34,17 @@ def write_payload(
         threads: Threads that the CPU backend works with.
         effort: What the encoder tries.
     """
-    write_raw(tensor, payload, layout)
+    views = kv_views(tensor, layout.geometry)
+    for raw, stored in _raw_parts(views, payload, layout):
+        stored.copy_(raw)
     slots = payload[layout.slots_span].view(layout.compressed_shape)
-    slots[:, layout.geometry.num_tokens :] = 0
+    num_tokens = layout.geometry.num_tokens
+    slots[:, num_tokens:] = 0
     payload[layout.side_table_span] = 0
     if not layout.quantises:
         return
-    views, slots, table = quantised_parts(tensor, payload, layout)
+    views, slots = _quantised(views, layout), slots[:, :num_tokens]
+    table = layout.side_table.parts(payload[layout.side_table_span])
     where = (views, slots, layout.slot, layout.first_layer + layout.quant_start)
     if cpu.supports(views, slots):
         cpu.encode_layers(*where, threads, table, effort)
@@ -64,32 +67,20 @@ def read_payload(
         layout: The payload's layout.
         threads: Threads that the CPU backend works with.
     """
-    read_raw(payload, tensor, layout)
+    views = kv_views(tensor, layout.geometry)
+    for raw, stored in _raw_parts(views, payload, layout):
+        raw.copy_(stored)
     if not layout.quantises:
         return
-    views, slots, table = quantised_parts(tensor, payload, layout)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
+    views, slots = _quantised(views, layout), slots[:, : layout.geometry.num_tokens]
     first_layer = layout.first_layer + layout.quant_start
+    table = layout.side_table.parts(payload[layout.side_table_span])
     if cpu.supports(views, slots):
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads, table)
     else:
         backend = _gpu_or_reference(views, slots, layout.slot, encodes=False)
         backend.decode_layers(slots, views, layout.slot, first_layer, table)
-
-
-def write_raw(
-    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout
-) -> None:
-    """Copy the raw layers of a tensor; see :func:`write_payload`."""
-    for raw, stored in _raw_parts(tensor, payload, layout):
-        stored.copy_(raw)
-
-
-def read_raw(
-    payload: torch.Tensor, tensor: torch.Tensor, layout: PayloadLayout
-) -> None:
-    """Restore the raw layers of a tensor; see :func:`read_payload`."""
-    for raw, stored in _raw_parts(tensor, payload, layout):
-        raw.copy_(stored)
 
 
 def runs_on_gpu(
@@ -109,33 +100,16 @@ def runs_on_gpu(
     Returns:
         False where another backend encodes, or layers are copied.
     """
-    if layout.has_raw_layers:
+    if effort.searches_any(layout.slot):
         return False
-    return quantises_on_gpu(tensor, payload, layout, effort)
-
-
-def quantises_on_gpu(
-    tensor: torch.Tensor,
-    payload: torch.Tensor,
-    layout: PayloadLayout,
-    effort: Effort = PLAIN,
-) -> bool:
-    """Return whether the GPU's kernels do all but copies; see :func:`runs_on_gpu`."""
-    if effort.searches_any(layout.slot) or not layout.quantises:
+    has_copies = any(layers.stop > layers.start for layers in layout.raw_layers)
+    if has_copies or not layout.quantises:
         return False
-    views, slots, _ = quantised_parts(tensor, payload, layout)
+    slots = payload[layout.slots_span].view(layout.compressed_shape)
+    slots = slots[:, : layout.geometry.num_tokens]
+    views = kv_views(tensor, layout.geometry)
     backend = _gpu_or_reference(views, slots, layout.slot, encodes=True)
     return backend is not reference
-
-
-def quantised_parts(
-    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout
-) -> tuple[KVViews, torch.Tensor, tuple[SideTablePart, ...]]:
-    """Return compressed layers, their slots and their side table."""
-    views = _quantised(kv_views(tensor, layout.geometry), layout)
-    slots = payload[layout.slots_span].view(layout.compressed_shape)
-    table = layout.side_table.parts(payload[layout.side_table_span])
-    return views, slots[:, : layout.geometry.num_tokens], table
 
 
 def _gpu_or_reference(
@@ -153,15 +127,12 @@ def _gpu_or_reference(
 
 
 def _raw_parts(
-    tensor: torch.Tensor, payload: torch.Tensor, layout: PayloadLayout
+    views: KVViews, payload: torch.Tensor, layout: PayloadLayout
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Pair raw layers of each view, as bytes, with their place in the payload.
 
     Bytes need no alignment.
     """
-    if not layout.has_raw_layers:
-        return
-    views = kv_views(tensor, layout.geometry)
     for layers, span in zip(layout.raw_layers, layout.raw_spans, strict=True):
         start = span.start
         for view in views:

@@ -3,7 +3,6 @@
 
 # Standard
 from dataclasses import dataclass
-from functools import cached_property
 import struct
 
 # Third Party
@@ -132,9 +131,8 @@ class TensorRecord:
             payload_bytes=layout.payload_bytes,
         )
 
-    @cached_property
-    def packed(self) -> bytes:
-        """The record's bytes."""
+    def pack(self) -> bytes:
+        """Return the record's bytes."""
         sizes = self.shape + (0,) * (MAX_DIMENSIONS - len(self.shape))
         return _RECORD.pack(
             PRESET_CODES[self.preset],

@@ -16,10 +16,8 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_constants,
     gpu_device,
     gpu_launch,
-    gpu_places,
     gpu_trellis_tables,
 )
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_calls import Call
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_kept import put_back
@@ -95,42 +93,31 @@ def encode_layers(
         first_layer: Index of the first layer within the tensor.
         side_table: A part, which is written, for each calibrated field.
     """
-    with gpu_device.current(slots.device):
-        for call in encoding_calls(views, slots, slot, first_layer, side_table):
-            call()
-
-
-def encoding_calls(
-    views: KVViews,
-    slots: torch.Tensor,
-    slot: SlotLayout,
-    first_layer: int,
-    side_table: tuple[SideTablePart, ...] = (),
-) -> Iterator[Call]:
-    """Yield the launches of :func:`encode_layers`, whose arguments these are."""
     if not slots.numel():
         return
     run, capability = gpu_constants.FRAGMENT_RUN, gpu_device.capability_of(slots.device)
-    for plan, rows in _launches(views, slot):
-        key, grid = plan.relative_key, gpu_places.grid(rows)
-        options = gpu_launch.encode_options(plan, rows.dtype, capability)
-        is_half = rows.dtype == torch.float16 and key is None
-        dtype = torch.float16 if is_half else torch.bfloat16
-        tables = _rotation(rows, first_layer, run, dtype)
-        places = gpu_places.of_rows(rows, slots)
-        if key is None:
-            options = options | places | gpu_places.of_values(views, rows)
-            yield Call(encode_kernel, grid, (rows, slots, *tables), options)
-            continue
-        part, rotary = side_table[plan.part], _rotary(key, rows)
-        places |= gpu_places.of_statistics(rows, part.statistics)
-        yield measure(rows, part, rotary)
-        yield Call(
-            encode_relative_kernel,
-            grid,
-            (rows, slots, *tables, part.statistics, rotary),
-            places | gpu_launch.of_one_field(options),
-        )
+    with gpu_device.current(slots.device):
+        for plan, rows in _launches(views, slot):
+            key = plan.relative_key
+            options = gpu_launch.encode_options(plan, rows.dtype, capability)
+            is_half = rows.dtype == torch.float16 and key is None
+            dtype = torch.float16 if is_half else torch.bfloat16
+            tables = _rotation(rows, first_layer, run, dtype)
+            if key is None:
+                places = _places(views, rows, slots)
+                encode_kernel[_grid(rows)](rows, slots, *tables, **places, **options)
+                continue
+            part, rotary = side_table[plan.part], _rotary(key, rows)
+            measure(rows, part, rotary)
+            encode_relative_kernel[_grid(rows)](
+                rows,
+                slots,
+                *tables,
+                part.statistics,
+                rotary,
+                **_relative_places(rows, slots, part.statistics),
+                **gpu_launch.of_one_field(options),
+            )
 
 
 def decode_layers(
@@ -149,41 +136,30 @@ def decode_layers(
         first_layer: Index of the first layer within the tensor.
         side_table: What :func:`encode_layers` wrote.
     """
-    with gpu_device.current(slots.device):
-        for call in decoding_calls(slots, views, slot, first_layer, side_table):
-            call()
-
-
-def decoding_calls(
-    slots: torch.Tensor,
-    views: KVViews,
-    slot: SlotLayout,
-    first_layer: int,
-    side_table: tuple[SideTablePart, ...] = (),
-) -> Iterator[Call]:
-    """Yield the launches of :func:`decode_layers`, whose arguments these are."""
     if not slots.numel():
         return
     run, capability = gpu_constants.JOINED_RUN, gpu_device.capability_of(slots.device)
-    for plan, rows in _launches(views, slot):
-        key, grid = plan.relative_key, gpu_places.grid(rows)
-        options = gpu_launch.decode_options(plan, rows.dtype, capability)
-        masks, matrix = _rotation(rows, first_layer, run, torch.float16)
-        tables = masks, matrix, gpu_trellis_tables.level_terms(rows.device)
-        places = gpu_places.of_rows(rows, slots)
-        if key is None:
-            options = options | places | gpu_places.of_values(views, rows)
-            yield Call(decode_kernel, grid, (slots, rows, *tables), options)
-            continue
-        part, rotary = side_table[plan.part], _rotary(key, rows)
-        places |= gpu_places.of_statistics(rows, part.statistics)
-        yield Call(
-            decode_relative_kernel,
-            grid,
-            (slots, rows, *tables, part.statistics, rotary),
-            places | gpu_launch.of_one_field(options),
-        )
-        yield put_back(rows, part)
+    with gpu_device.current(slots.device):
+        for plan, rows in _launches(views, slot):
+            options = gpu_launch.decode_options(plan, rows.dtype, capability)
+            masks, matrix = _rotation(rows, first_layer, run, torch.float16)
+            tables = masks, matrix, gpu_trellis_tables.level_terms(rows.device)
+            key = plan.relative_key
+            if key is None:
+                places = _places(views, rows, slots)
+                decode_kernel[_grid(rows)](slots, rows, *tables, **places, **options)
+                continue
+            part, rotary = side_table[plan.part], _rotary(key, rows)
+            decode_relative_kernel[_grid(rows)](
+                slots,
+                rows,
+                *tables,
+                part.statistics,
+                rotary,
+                **_relative_places(rows, slots, part.statistics),
+                **gpu_launch.of_one_field(options),
+            )
+            put_back(rows, part)
 
 
 def _num_chunks(head_dim: int) -> int:
@@ -221,6 +197,30 @@ def _rotary(key: KeyField, rows: torch.Tensor) -> torch.Tensor | None:
     return gpu_constants.rotary(key.dim, key.rope_theta, num_tokens, rows.device)
 
 
+def _relative_places(
+    rows: torch.Tensor, slots: torch.Tensor, statistics: torch.Tensor
+) -> dict[str, int]:
+    """Return where the kernels find rows, slots and statistics."""
+    num_heads = rows.shape[2]
+    num_rows = rows.shape[1] * num_heads
+    return {
+        "layer_stride": rows.stride(0),
+        "row_stride": rows.stride(2),
+        "slots_stride": slots.stride(0) // 2,
+        "statistics_layer_stride": statistics.stride(0),
+        "statistics_stride": statistics.stride(1),
+        "num_rows": num_rows,
+        "num_heads": num_heads,
+        "IS_SHORT": num_rows < gpu_launch.TILE_ROWS,
+    }
+
+
+def _grid(rows: torch.Tensor) -> tuple[int, int]:
+    """Return the numbers of tiles and of layers."""
+    num_layers, num_tokens, num_heads, _ = rows.shape
+    return -(-num_tokens * num_heads // gpu_launch.TILE_ROWS), num_layers
+
+
 def _rotation(
     rows: torch.Tensor, first_layer: int, run: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -232,3 +232,18 @@ def _rotation(
     width = gpu_constants.rotation_width(head_dim)
     matrix = gpu_constants.rotation_matrix(width, run, dtype, rows.device)
     return masks[first_layer:], matrix
+
+
+def _places(views: KVViews, rows: torch.Tensor, slots: torch.Tensor) -> dict[str, int]:
+    """Return where the kernels find rows and slots."""
+    keys, values = views
+    other = keys if values is None else values
+    num_rows = rows.shape[1] * rows.shape[2]
+    return {
+        "value_offset": (other.data_ptr() - rows.data_ptr()) // rows.itemsize,
+        "layer_stride": rows.stride(0),
+        "row_stride": rows.stride(2),
+        "slots_stride": slots.stride(0) // 2,
+        "num_rows": num_rows,
+        "IS_SHORT": num_rows < gpu_launch.TILE_ROWS,
+    }

@@ -12,7 +12,6 @@ import triton.language as tl
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu_device
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_calls import Call
 
 BLOCK_WORDS = 2048
 """Words of a program: each of its threads loads four times 16 bytes."""
@@ -45,26 +44,15 @@ def add_checksum(
     if not words.numel():
         return
     with gpu_device.current(words.device):
-        checksum_call(words, first_position, total, constants)()
-
-
-def checksum_call(
-    words: torch.Tensor,
-    first_position: int,
-    total: torch.Tensor,
-    constants: tuple[int, int, int, int],
-) -> Call:
-    """Return the launch of :func:`add_checksum`, for at least one word."""
-    return Call(
-        checksum_kernel,
-        (triton.cdiv(words.numel(), BLOCK_WORDS),),
-        (words, total, words.numel(), first_position),
-        {
-            "CONSTANTS": constants,
-            "BLOCK_WORDS": BLOCK_WORDS,
-            "num_warps": NUM_WARPS,
-        },
-    )
+        checksum_kernel[(triton.cdiv(words.numel(), BLOCK_WORDS),)](
+            words,
+            total,
+            words.numel(),
+            first_position,
+            CONSTANTS=constants,
+            BLOCK_WORDS=BLOCK_WORDS,
+            num_warps=NUM_WARPS,
+        )
 
 
 @triton.jit(do_not_specialize=["num_words", "first_position"])

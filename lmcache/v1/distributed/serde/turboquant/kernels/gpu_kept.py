@@ -8,7 +8,6 @@ import triton.language as tl
 
 # First Party
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu_tiles
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_calls import Call
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 
 NO_TOKEN = tl.constexpr(-1.0)
@@ -18,20 +17,27 @@ _CHOSEN = tl.constexpr(-2.0)
 """Distance of a token that was chosen."""
 
 
-def put_back(rows: torch.Tensor, part: SideTablePart) -> Call:
-    """Return what puts the kept keys where they were, as ``calibration.put_back``.
+def put_back(rows: torch.Tensor, part: SideTablePart) -> None:
+    """Put the kept keys where they were, as ``calibration.put_back`` does.
 
     Args:
         rows: Keys ``[layers, tokens, heads, dim]``.
         part: What was kept of them.
     """
     num_layers, num_tokens, num_heads, dim = rows.shape
-    sizes = (num_tokens, num_heads, part.positions.shape[2])
-    return Call(
-        put_back_kernel,
-        (num_heads, num_layers),
-        (part.positions, part.rows, rows, *rows.stride()[:3], *sizes),
-        {"DIM": dim, "COLUMNS": triton.next_power_of_2(dim), "num_warps": 1},
+    put_back_kernel[(num_heads, num_layers)](
+        part.positions,
+        part.rows,
+        rows,
+        rows.stride(0),
+        rows.stride(1),
+        rows.stride(2),
+        num_tokens,
+        num_heads,
+        part.positions.shape[2],
+        DIM=dim,
+        COLUMNS=triton.next_power_of_2(dim),
+        num_warps=1,
     )
 
 

@@ -14,7 +14,6 @@ import triton.language as tl
 # First Party
 from lmcache.v1.distributed.serde.turboquant import calibration
 from lmcache.v1.distributed.serde.turboquant.kernels import gpu_kept, gpu_tiles
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_calls import Call
 from lmcache.v1.distributed.serde.turboquant.side_table import SideTablePart
 
 BLOCK_TOKENS = 32
@@ -29,8 +28,8 @@ _MIN_SQUARE = tl.constexpr(calibration.MIN_SQUARE)
 
 def measure(
     rows: torch.Tensor, part: SideTablePart, rotary: torch.Tensor | None
-) -> Call:
-    """Return what does as ``calibration.measure``, ``farthest`` and ``kept_rows``.
+) -> None:
+    """Do as ``calibration.measure``, ``farthest`` and ``kept_rows``, on the device.
 
     Args:
         rows: Keys ``[layers, tokens, heads, dim]`` with at least one token.
@@ -39,20 +38,24 @@ def measure(
             pairs may be turned.
     """
     num_layers, num_tokens, num_heads, dim = rows.shape
-    sizes = (num_tokens, num_heads, part.positions.shape[2])
-    return Call(
-        measure_kernel,
-        (num_heads, num_layers),
-        (rows, part.statistics, part.positions, part.rows, rotary)
-        + (*rows.stride()[:3], *sizes),
-        {
-            "HALF": dim // 2,
-            "COLUMNS": triton.next_power_of_2(dim // 2),
-            "BLOCKS": triton.next_power_of_2(triton.cdiv(num_tokens, BLOCK_TOKENS)),
-            "BLOCK_TOKENS": BLOCK_TOKENS,
-            "num_warps": NUM_WARPS,
-            "enable_fp_fusion": False,
-        },
+    measure_kernel[(num_heads, num_layers)](
+        rows,
+        part.statistics,
+        part.positions,
+        part.rows,
+        rotary,
+        rows.stride(0),
+        rows.stride(1),
+        rows.stride(2),
+        num_tokens,
+        num_heads,
+        part.positions.shape[2],
+        HALF=dim // 2,
+        COLUMNS=triton.next_power_of_2(dim // 2),
+        BLOCKS=triton.next_power_of_2(triton.cdiv(num_tokens, BLOCK_TOKENS)),
+        BLOCK_TOKENS=BLOCK_TOKENS,
+        num_warps=NUM_WARPS,
+        enable_fp_fusion=False,
     )
 
 
