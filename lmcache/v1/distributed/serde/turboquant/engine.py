@@ -73,7 +73,7 @@ class Engine:
         """
         sources = [tensor.data for tensor in tensors]
         device, stager = self._place([buffer, *sources])
-        if _takes_a_search(container):
+        if _needs_the_cpu(container):
             device, stager = CPU, None
         if stager is not None:
             try:
@@ -114,6 +114,8 @@ class Engine:
         """
         targets = [tensor.data for tensor in tensors]
         device, stager = self._place([buffer, *targets])
+        if _needs_the_cpu(container):
+            device, stager = CPU, None
         if stager is not None:
             try:
                 stager.decode(container, buffer, targets, key_fingerprint)
@@ -156,8 +158,8 @@ class Engine:
         return CPU
 
 
-def _takes_a_search(container: Container) -> bool:
-    """Return whether codes have to be searched for, which only the CPU has kernels for.
+def _needs_the_cpu(container: Container) -> bool:
+    """Return whether there are trellis codes, which only the CPU has kernels for.
 
     On an accelerator the reference would launch several kernels for every coordinate.
     """

@@ -51,7 +51,7 @@ def write_payload(
     elif effort.searches_any(layout.slot):
         search.encode_layers(*where, effort, table)
     else:
-        backend = _gpu_or_reference(views, slots, layout.slot, encodes=True)
+        backend = _gpu_or_reference(views, slots, layout.slot)
         backend.encode_layers(*where, table)
 
 
@@ -79,7 +79,7 @@ def read_payload(
     if cpu.supports(views, slots):
         cpu.decode_layers(slots, views, layout.slot, first_layer, threads, table)
     else:
-        backend = _gpu_or_reference(views, slots, layout.slot, encodes=False)
+        backend = _gpu_or_reference(views, slots, layout.slot)
         backend.decode_layers(slots, views, layout.slot, first_layer, table)
 
 
@@ -98,7 +98,7 @@ def runs_on_gpu(
         effort: As for :func:`write_payload`; for decoding, the plain rule.
 
     Returns:
-        False where another backend encodes, or layers are copied.
+        False where another backend works, or layers are copied.
     """
     if effort.searches_any(layout.slot):
         return False
@@ -108,22 +108,20 @@ def runs_on_gpu(
     slots = payload[layout.slots_span].view(layout.compressed_shape)
     slots = slots[:, : layout.geometry.num_tokens]
     views = kv_views(tensor, layout.geometry)
-    backend = _gpu_or_reference(views, slots, layout.slot, encodes=True)
-    return backend is not reference
+    return _gpu_or_reference(views, slots, layout.slot) is not reference
 
 
 def _gpu_or_reference(
-    views: KVViews, slots: torch.Tensor, slot: SlotLayout, *, encodes: bool
+    views: KVViews, slots: torch.Tensor, slot: SlotLayout
 ) -> ModuleType:
-    """Return the GPU backend where it can encode or decode these tensors."""
+    """Return the GPU backend where it can work on these tensors."""
     if slots.is_cpu or not has_triton():
         return reference
     # Triton is optional, and takes long to import.
     # First Party
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu
 
-    can_work = gpu.supports(views, slots, slot) and (gpu.encodes(slot) or not encodes)
-    return gpu if can_work else reference
+    return gpu if gpu.supports(views, slots, slot) else reference
 
 
 def _raw_parts(

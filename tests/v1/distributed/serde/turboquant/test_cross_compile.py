@@ -50,14 +50,6 @@ RELATIVE_CASES = [
 ]
 """Calibrated presets, with and without a rotary embedding."""
 
-TRELLIS_CASES = [
-    (80, "bfloat16", 4, 0.0),
-    (86, "float32", 3, 1e4),
-    (90, "float16", 2, 0.0),
-    (120, "bfloat16", 3, 1e4),
-]
-"""Trellis presets, which are decoded only, with and without a rotary embedding."""
-
 POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
 
 
@@ -79,30 +71,6 @@ def compile_case(capability: int, dtype: str, preset: str, head_dim: int) -> Non
     plan = gpu_plan.plans_of(slot, have_same_rows=True)[0]
     kernels = (gpu.encode_kernel, gpu.decode_kernel)
     compile_pair(kernels, plan, dtype, capability, {})
-
-
-def compile_trellis(capability: int, dtype: str, bits: int, theta: float) -> None:
-    """Compile decoding of calibrated trellis codes and of plain ones.
-
-    Args:
-        capability: Compute capability, times ten.
-        dtype: Element type of keys and values.
-        bits: Bits a code.
-        theta: Base of the rotary embedding, or 0.
-    """
-    # First Party
-    from lmcache.v1.distributed.serde.turboquant.kernels import gpu, gpu_plan
-    from lmcache.v1.distributed.serde.turboquant.presets import TRELLIS_PRESETS
-    from lmcache.v1.distributed.serde.turboquant.slot import SlotLayout
-
-    preset = TRELLIS_PRESETS[f"turboquant_{bits}bit_tc"]
-    slot = SlotLayout.for_preset(
-        preset, 128, 128, keys_only=False, is_calibrated=True, rope_theta=theta
-    )
-    no_table: dict[str, object] = {} if theta else {"rotary_ptr": None}
-    key, value = gpu_plan.plans_of(slot, have_same_rows=True)
-    compile_decoding(gpu.decode_relative_kernel, key, dtype, capability, no_table)
-    compile_decoding(gpu.decode_kernel, value, dtype, capability, {})
 
 
 def compile_relative(capability: int, dtype: str, preset: str, theta: float) -> None:
@@ -154,44 +122,14 @@ def compile_pair(
     # First Party
     from lmcache.v1.distributed.serde.turboquant.kernels import gpu_launch
 
-    element = getattr(torch, dtype)
-    options = gpu_launch.encode_options(plan, element, divmod(capability, 10))
-    compile_options(kernels[0], options, dtype, capability, constants)
-    compile_decoding(kernels[1], plan, dtype, capability, constants)
-
-
-def compile_decoding(
-    kernel: Any,
-    plan: Any,
-    dtype: str,
-    capability: int,
-    constants: dict[str, object],
-) -> None:
-    """Compile a decoding kernel for a plan."""
-    # Third Party
-    import torch
-
-    # First Party
-    from lmcache.v1.distributed.serde.turboquant.kernels import gpu_launch
-
-    element = getattr(torch, dtype)
-    options = gpu_launch.decode_options(plan, element, divmod(capability, 10))
-    compile_options(kernel, options, dtype, capability, constants)
-
-
-def compile_options(
-    kernel: Any,
-    shared: dict[str, object],
-    dtype: str,
-    capability: int,
-    constants: dict[str, object],
-) -> None:
-    """Compile a kernel with options of ``gpu_launch``."""
-    options = dict(shared)
-    launch = {key: options.pop(key) for key in list(options) if key.islower()}
-    options |= {"IS_SHORT": False} | constants
-    known = {key: options[key] for key in options if key in kernel.arg_names}
-    compile_kernel(kernel, dtype, known, launch, capability)
+    version, element = divmod(capability, 10), getattr(torch, dtype)
+    options_of = (gpu_launch.encode_options, gpu_launch.decode_options)
+    for kernel, options_for in zip(kernels, options_of, strict=True):
+        options = dict(options_for(plan, element, version))
+        launch = {key: options.pop(key) for key in list(options) if key.islower()}
+        options |= {"IS_SHORT": False} | constants
+        known = {key: options[key] for key in options if key in kernel.arg_names}
+        compile_kernel(kernel, dtype, known, launch, capability)
 
 
 def compile_checksum() -> None:
@@ -234,7 +172,6 @@ def compile_kernel(
         "matrix_ptr": "*fp16" if decodes or halves else "*bf16",
         "statistics_ptr": "*bf16",
         "rotary_ptr": "*fp32",
-        "terms_ptr": "*i32",
         "distances_ptr": "*fp32",
         "positions_ptr": "*i32",
         "kept_ptr": "*bf16",
@@ -268,7 +205,6 @@ def compile_elsewhere(calls: list[str]) -> str:
 def test_kernels_compile_for_every_generation() -> None:
     calls = [f"compile_case{case}" for case in CASES]
     calls += [f"compile_relative{case}" for case in RELATIVE_CASES]
-    calls += [f"compile_trellis{case}" for case in TRELLIS_CASES]
     calls.append("compile_checksum()")
     with ThreadPoolExecutor(2) as processes:
         failures = list(processes.map(compile_elsewhere, [calls[::2], calls[1::2]]))

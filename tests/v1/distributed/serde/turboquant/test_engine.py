@@ -118,13 +118,14 @@ def test_the_cpu_works_where_memory_is_short(
 
 @pytest.mark.usefixtures("accelerator_is_chosen")
 @pytest.mark.parametrize("preset", ["turboquant_4bit_t", "turboquant_2bit_tc"])
-def test_the_cpu_searches_for_trellis_codes(
+def test_the_cpu_takes_trellis_codes(
     preset: str, monkeypatch: pytest.MonkeyPatch, warnings: LogRecorder
 ) -> None:
     config = unskipped(preset, 64, framed=True)
     monkeypatch.setattr(engine, "Stager", ShortStager)
     expected = encode(TENSOR, config)
     assert torch.equal(host_encode(TENSOR, config), expected)
+    assert torch.equal(host_decode(expected, config), decode(expected, TENSOR, config))
     assert not warnings.about("CPU for now")
 
 

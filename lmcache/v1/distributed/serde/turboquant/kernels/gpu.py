@@ -16,7 +16,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_constants,
     gpu_device,
     gpu_launch,
-    gpu_trellis_tables,
 )
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import decode_kernel
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_kernel
@@ -53,27 +52,20 @@ def supports(views: KVViews, slots: torch.Tensor, slot: SlotLayout) -> bool:
 
     Returns:
         False where another backend has to do the work: off NVIDIA GPUs, on vectors
-        that are too wide or not equally spaced, and on rotary pairs that are not in
+        that are too wide or not equally spaced, on trellis codes, and on rotary pairs
+        that are not in
         different chunks alike.
     """
     num_heads = slots.shape[2]
     return (
         gpu_device.runs_on(slots.device)
+        and not slot.key.is_trellis
         and all(_has_rows(view, slots) for view in views if view is not None)
         and not (slot.key.rope_theta and _num_chunks(slot.key.dim) % 2)
         and slots.shape[0] <= MAX_LAYERS
         and slots.stride()[1:] == (num_heads * slot.slot_bytes, slot.slot_bytes, 1)
         and slots.stride(0) % 2 == slots.data_ptr() % 2 == 0
     )
-
-
-def encodes(slot: SlotLayout) -> bool:
-    """Return whether the kernels encode such slots too; trellis codes they only read.
-
-    Args:
-        slot: Byte layout of a slot.
-    """
-    return not slot.key.is_trellis
 
 
 def encode_layers(
@@ -142,8 +134,7 @@ def decode_layers(
     with gpu_device.current(slots.device):
         for plan, rows in _launches(views, slot):
             options = gpu_launch.decode_options(plan, rows.dtype, capability)
-            masks, matrix = _rotation(rows, first_layer, run, torch.float16)
-            tables = masks, matrix, gpu_trellis_tables.level_terms(rows.device)
+            tables = _rotation(rows, first_layer, run, torch.float16)
             key = plan.relative_key
             if key is None:
                 places = _places(views, rows, slots)

@@ -12,14 +12,9 @@ from functools import lru_cache
 import torch
 
 # First Party
-from lmcache.v1.distributed.serde.turboquant.kernels import (
-    gpu_constants,
-    gpu_lookup,
-    gpu_trellis_tables,
-)
+from lmcache.v1.distributed.serde.turboquant.kernels import gpu_constants, gpu_lookup
 from lmcache.v1.distributed.serde.turboquant.kernels.gpu_plan import (
     INDICES,
-    TRELLIS,
     Plan,
     codes_kind,
     field_places,
@@ -65,14 +60,9 @@ def encode_options(
         dtype: Element type of the source.
         capability: Compute capability of the GPU; None for the interpreter,
             which has neither PTX nor float8.
-
-    Raises:
-        ValueError: If a field is of trellis codes, which the kernel cannot choose.
     """
     codings: list[Coding] = []
     for field, start in plan.fields:
-        if codes_kind(field) == TRELLIS:
-            raise ValueError(f"No kernel encodes trellis codes: {field}")
         coding: Coding = (codes_kind(field), field.bits, *field_places(field, start))
         if codes_kind(field) == INDICES:
             factor = gpu_constants.index_factor(field.dim, field.bits)
@@ -109,8 +99,6 @@ def decode_options(
             terms = gpu_constants.centroid_terms(field.bits)[:num_terms]
             coding += (sum(terms, ()), len(lookups))
             lookups += [gpu_lookup.assembly(field.bits, term) for term in terms]
-        elif codes_kind(field) == TRELLIS:
-            coding += (gpu_trellis_tables.num_terms(field.bits, dtype),)
         codings.append(coding)
     return _shared_options(plan, dtype, capability, codings) | {
         "LOOKUPS": tuple(lookups) if capability else None,

@@ -13,7 +13,7 @@ from lmcache.v1.distributed.serde.turboquant.slot import (
     ValueField,
 )
 
-INDICES, LEVELS, FLOAT8, TRELLIS = range(4)
+INDICES, LEVELS, FLOAT8 = range(3)
 """What the codes of a field are."""
 
 
@@ -67,9 +67,7 @@ def codes_kind(field: Field) -> int:
     """Return what a field's codes are."""
     if isinstance(field, ValueField):
         return LEVELS
-    if field.is_fp8:
-        return FLOAT8
-    return TRELLIS if field.is_trellis else INDICES
+    return FLOAT8 if field.is_fp8 else INDICES
 
 
 def field_places(field: Field, start: int) -> tuple[int, int]:

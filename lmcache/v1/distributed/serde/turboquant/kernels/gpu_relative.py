@@ -18,11 +18,11 @@ from lmcache.v1.distributed.serde.turboquant.kernels import (
     gpu_statistics,
     gpu_tiles,
 )
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_indices
-from lmcache.v1.distributed.serde.turboquant.kernels.gpu_indices import (
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_decode import (
     load_codes,
     restore_indices,
 )
+from lmcache.v1.distributed.serde.turboquant.kernels.gpu_encode import encode_indices
 
 _SIGN_BIT = tl.constexpr(0x8000)
 
@@ -91,7 +91,6 @@ def decode_relative_kernel(
     target_ptr,
     masks_ptr,
     matrix_ptr,
-    terms_ptr,
     statistics_ptr,
     rotary_ptr,
     layer_stride,
@@ -117,12 +116,13 @@ def decode_relative_kernel(
         statistics_ptr, rotary_ptr, statistics_layer_stride, statistics_stride,
         num_heads: As in :func:`encode_relative_kernel`.
         FIRST: The field.
-        slots_ptr, target_ptr, masks_ptr, matrix_ptr, terms_ptr, layer_stride,
-        row_stride, slots_stride, num_rows, HEAD_DIM, SLOT_PAIRS, WIDTH, HARTLEY,
-        TILE_ROWS, LOOKUPS, PTX, IS_SHORT: As in ``gpu_decode.decode_kernel``.
+        slots_ptr, target_ptr, masks_ptr, matrix_ptr, layer_stride, row_stride,
+        slots_stride, num_rows, HEAD_DIM, SLOT_PAIRS, WIDTH, HARTLEY, TILE_ROWS,
+        LOOKUPS, PTX, IS_SHORT: As in ``gpu_decode.decode_kernel``.
     """
     NUM_CHUNKS: tl.constexpr = HEAD_DIM // WIDTH
     ROTATION: tl.constexpr = (WIDTH, HARTLEY)
+    BITS: tl.constexpr = FIRST[1]
     DTYPE: tl.constexpr = target_ptr.dtype.element_ty
     layer = tl.program_id(1).to(tl.int64)
     start, row = gpu_tiles.tile_rows(num_rows, TILE_ROWS, IS_SHORT)
@@ -134,15 +134,13 @@ def decode_relative_kernel(
     common = gpu_statistics.locate(
         statistics_ptr, rotary_ptr, start + row, num_heads, statistics_stride, HEAD_DIM
     )
-    words = load_codes(pair_ptrs, FIRST, NUM_CHUNKS, WIDTH)
+    words = load_codes(pair_ptrs + FIRST[2], NUM_CHUNKS, WIDTH, BITS)
     norms = gpu_tiles.load_half(pair_ptrs + FIRST[3])
     masks_ptr += layer * HEAD_DIM
     masks = gpu_rotation.load_masks(masks_ptr, TILE_ROWS, NUM_CHUNKS, WIDTH)
     matrix = gpu_rotation.load_matrix(matrix_ptr, WIDTH)
     lengths = tl.abs(norms)
-    rotated = restore_indices(
-        words, lengths, matrix, terms_ptr, FIRST, ROTATION, LOOKUPS, PTX
-    )
+    rotated = restore_indices(words, lengths, matrix, FIRST, ROTATION, LOOKUPS, PTX)
     rows = ()
     for index in tl.static_range(NUM_CHUNKS):
         chunk = gpu_rotation.flip_signs(rotated[index], masks[index], PTX)

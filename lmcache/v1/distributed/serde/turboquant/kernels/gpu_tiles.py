@@ -18,7 +18,6 @@ from lmcache.v1.distributed.serde.turboquant.kernels import gpu_plan
 INDICES = tl.constexpr(gpu_plan.INDICES)
 LEVELS = tl.constexpr(gpu_plan.LEVELS)
 FLOAT8 = tl.constexpr(gpu_plan.FLOAT8)
-TRELLIS = tl.constexpr(gpu_plan.TRELLIS)
 
 FP16_MAX = tl.constexpr(65504.0)
 
